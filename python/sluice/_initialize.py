@@ -46,7 +46,7 @@ def initialize(
     torch.optim's AdamW, Adam, Adagrad and SGD, DeepSpeed's CPU and fused classes, ``sluice.ops`` or Lion; or a function
     that makes one; without, the configuration's. Without either the engine only computes: the model is frozen, and no
     states are planned. A model that has an engine is not frozen: the new one computes over that engine, with its device and
-    data type. ``model_parameters``: what an optimizer of the configuration, or the function's, steps, as parameters or
+    data type, and with micro-batches of its own. ``model_parameters``: what an optimizer of the configuration, or the function's, steps, as parameters or
     groups; else they are not looked at. ``lr_scheduler``: an object with step(), or a function that makes one from the
     optimizer, in place of the configuration's. ``training_data``: a dataset; the loader yields micro-batches.
 

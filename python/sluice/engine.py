@@ -15,6 +15,7 @@ from torch import nn
 from ._launcher import local_rank
 from ._refusals import missing, reason_of
 from ._training import batches, ranks
+from ._training.engine_module import read_beside
 from ._training.frozen import frozen, left_out_frozen
 from ._training.passes.interrupts import interrupts_later
 from ._training.passes.layers import Layers
@@ -76,6 +77,7 @@ class SluiceEngine(EngineCheckpoints):
         self._is_guest = live is not None
         if self._is_guest and (units is not None or resume is not None):
             raise ValueError("units and resume are those of the engine that the model has already, over which this one computes")
+        beside = None if live is None else read_beside(source, live.dtype)
         if live is not None:
             live.renew_hooks()
         section, given = (None, groups) if client is None else (section_of(client), client.param_groups)
@@ -91,6 +93,7 @@ class SluiceEngine(EngineCheckpoints):
                 progress=progress,
             )
             self.loop = self._offloaded.loop
+            self._configured = beside or self.loop
             self.collate_fn = collate_fn
             with contextlib.nullcontext() if self._is_guest else self._offloaded.undone_on_error():
                 self.optimizer = SluiceOptimizer(self, self._offloaded, client, groups)
@@ -307,7 +310,7 @@ class SluiceEngine(EngineCheckpoints):
             collate_fn=collate_fn or self.collate_fn,
             pin_memory=pin_memory and self.device.type == "cuda",
             num_workers=num_local_io_workers or 0,
-            drop_last=bool(self.loop.drop_last),
+            drop_last=bool(self._configured.drop_last),
         )
 
     def destroy(self) -> None:

@@ -1,11 +1,24 @@
-"""The extension `_engine`, which works with the one PyTorch that it was built for."""
+"""The extension `_engine`, which works with the one PyTorch that it was built for, and its loops as a configuration has them."""
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+import json
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from .._errors import Error
+import torch
+
+from .. import config as _config
+from .._errors import ConfigError, Error
+from ..config import Config, Source, content_of
+from . import devices, ranks
+
+if TYPE_CHECKING:
+    from .._engine import Loop
+
+log = logging.getLogger("sluice")
 
 
 def engine_module() -> Any:
@@ -17,11 +30,49 @@ def engine_module() -> Any:
             "this wheel of sluice was built without PyTorch, so it trains no modules: build it where PyTorch 2.11.0 is "
             "installed (docs/python.md)"
         ) from None
-    import torch
-
     if torch.__version__.split("+")[0] != built_for:
         raise Error(
             f"sluice was built for PyTorch {built_for}, and this is PyTorch {torch.__version__}: install torch=={built_for}, "
             "or build sluice beside this one"
         )
     return importlib.import_module("sluice._engine")
+
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def make_loop(source: Source | Config, settings: Mapping[str, Any], groups: ranks.Groups, **options: Any) -> Loop:
+    """An `_engine.Loop`. ``settings``: values by key path that replace those of the source."""
+    options["ranks"], options["gather_ranks"] = groups
+    texts = [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in settings.items()]
+    options["gpu"] = devices.current_gpu()
+    make: type[Loop] = engine_module().Loop
+    tuned: tuple[str, ...] = ()
+    if isinstance(source, Config):
+        if source.world_size not in (1, ranks.world_size()):
+            raise ValueError(f"the configuration was loaded for {source.world_size} ranks, and {ranks.world_size()} train this module")
+        tuned = source.tuned
+        source = source.source
+    if not isinstance(source, Mapping):
+        return make(_config._path_of(source), None, tuned, texts, **options)
+    try:
+        return make(_config._NAME_OF_DICT, _config._text_of(source), tuned, texts, **options)
+    except ConfigError as error:
+        raise _config._without_positions(error) from None
+
+
+def read_beside(source: Source | Config, dtype: torch.dtype) -> Loop:
+    """A loop with the values of a configuration, whose engine computes over another one's model in ``dtype``. Every rank calls it.
+
+    Raises ConfigError with every mistake. Warns where the configuration asks for another data type.
+    """
+    groups = ranks.groups()
+    loop = make_loop(source, {}, groups, resident=False, resume=None)
+    ranks.close(groups)
+    asked = DTYPES[loop.dtype.name]
+    if asked != dtype and {"bf16", "bfloat16", "fp16"} & content_of(source).keys() and ranks.rank() == 0:
+        log.warning(
+            "the configuration asks for %s, and the model has an engine that computes in %s: this engine computes over that one, so in %s",
+            *(str(each).removeprefix("torch.") for each in (asked, dtype, dtype)),
+        )
+    return loop

@@ -6,7 +6,7 @@ import functools
 import numbers
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import torch
 from torch import nn
@@ -20,6 +20,8 @@ from .watched_loop import WatchedLoop
 from .._errors import wrong_type
 from ..config import Config, Source, content_of, has_optimizer, section_of
 
+if TYPE_CHECKING:
+    from .._engine import Loop
 
 _DEEPSPEEDS_OPTIMIZERS = ("adagrad", "adam", "adamw", "lion")
 _APPROXIMATED = ("lamb", "onebitadam", "onebitlamb", "zerooneadam")  # by AdamW, where "approximate" is true
@@ -32,6 +34,7 @@ class EngineValues(nn.Module):
     global_rank: int
     world_size: int
     loop: WatchedLoop
+    _configured: WatchedLoop | Loop  # has the values of the configuration: another loop than `loop` where the engine is a guest
     optimizer: SluiceOptimizer
     _offloaded: OffloadedModel
     _source: Source | Config
@@ -126,15 +129,15 @@ class EngineValues(nn.Module):
 
     def train_batch_size(self) -> int:
         """Samples of a step."""
-        return int(self.loop.train_batch_size)
+        return int(self._configured.train_batch_size)
 
     def train_micro_batch_size_per_gpu(self) -> int:
         """Samples of a micro-batch."""
-        return int(self.loop.micro_batch_size)
+        return int(self._configured.micro_batch_size)
 
     def gradient_accumulation_steps(self) -> int:
         """Micro-batches of a step."""
-        return int(self.loop.accumulation_steps)
+        return int(self._configured.accumulation_steps)
 
     def set_train_batch_size(self, train_batch_size: int) -> None:
         """Changes the samples of the steps that follow by their number of micro-batches.
@@ -160,7 +163,7 @@ class EngineValues(nn.Module):
 
     def gradient_clipping(self) -> float:
         """The largest norm of gradients; 0: no clipping."""
-        return float(self.loop.clipping)
+        return float(self._configured.clipping)
 
     def zero_optimization(self) -> bool:
         """Whether the configuration has a ZeRO stage above 0."""
@@ -168,7 +171,7 @@ class EngineValues(nn.Module):
 
     def zero_optimization_stage(self) -> int:
         """The stage of the configuration."""
-        return int(self.loop.zero_stage)
+        return int(self._configured.zero_stage)
 
     def zero_optimization_partition_weights(self) -> bool:
         """Whether the configuration has stage 3."""

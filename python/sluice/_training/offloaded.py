@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from .. import config as _config
 from .._core import version as __version__
 from .._plan import machine_facts
 from .._tables import size_text
-from ..config import Config, ConfigError, Source
+from ..config import Config, Source
 from ..runtime.zero.parameter_offload import no_external_parameters
 from ..runtime.zero.partition_parameters import ZeroParamStatus
 from . import devices, file_parameters, open_loops, ranks
 from .calls import calls
-from .engine_module import engine_module
+from .engine_module import DTYPES, make_loop
 from .full_state_dict import FullStateDicts
 from .passes.hooks import Hooks
 from .passes.layers import schedule_line
@@ -38,36 +37,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice")
 
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-def _make_loop(source: Source | Config, settings: Mapping[str, Any], groups: ranks.Groups, **options: Any) -> Loop:
-    """An `_engine.Loop`. ``settings``: values by key path that replace those of the source."""
-    options["ranks"], options["gather_ranks"] = groups
-    texts = [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in settings.items()]
-    options["gpu"] = devices.current_gpu()
-    make: type[Loop] = engine_module().Loop
-    tuned: tuple[str, ...] = ()
-    if isinstance(source, Config):
-        if source.world_size not in (1, ranks.world_size()):
-            raise ValueError(f"the configuration was loaded for {source.world_size} ranks, and {ranks.world_size()} train this module")
-        tuned = source.tuned
-        source = source.source
-    if not isinstance(source, Mapping):
-        return make(_config._path_of(source), None, tuned, texts, **options)
-    try:
-        return make(_config._NAME_OF_DICT, _config._text_of(source), tuned, texts, **options)
-    except ConfigError as error:
-        raise _config._without_positions(error) from None
-
-
 def preview(model: nn.Module, source: Source | Config, *, units: Choice = None, resident: bool = False) -> tuple[Loop, list[str]]:
     """A loop with a plan of the model, which may be on the meta device, and nothing else; and the choices of the plan.
 
     With several ranks all of them call it: they plan for the poorest.
     """
     groups = ranks.groups()
-    loop = _make_loop(source, {}, groups, resident=resident, resume=None)
+    loop = make_loop(source, {}, groups, resident=resident, resume=None)
     found = find_units(model, units)
     for unit in found:
         loop.add_unit(unit.name, unit.params, unit.inside)
@@ -189,12 +165,12 @@ class OffloadedModel:
         if groups is not None:
             settings.update({"sluice.groups": _group_section(groups, self.parameters), "sluice.no_decay": "none"})
         groups_of_ranks = ranks.groups()
-        loop = _make_loop(source, settings, groups_of_ranks, resident=resident, resume=resume)
+        loop = make_loop(source, settings, groups_of_ranks, resident=resident, resume=resume)
         if loop.comms_logger["enabled"]:  # else as sluice.comm.configure() has set it
             calls.configure(loop.comms_logger)
         self.loop = WatchedLoop(loop, [unit.name for unit in self.units], groups_of_ranks[0], progress)
-        self.dtype = _DTYPES[self.loop.dtype.name]
-        self.gradient_dtype = _DTYPES[self.loop.gradient_dtype.name]
+        self.dtype = DTYPES[self.loop.dtype.name]
+        self.gradient_dtype = DTYPES[self.loop.gradient_dtype.name]
         self._units_of = {name: index for index, unit in reversed(list(enumerate(self.units))) for name, _ in unit.params}
         if self.dtype == torch.float16 and not scales_losses:
             raise ValueError("fp16 has a loss scale, which a loop of one's own does not apply: use bf16, or sluice.initialize")

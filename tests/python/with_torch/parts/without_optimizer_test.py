@@ -99,6 +99,39 @@ def test_such_an_engine_takes_the_weights_of_a_checkpoint(tmp_path: Path) -> Non
     engine.destroy()
 
 
+def test_such_an_engine_has_the_micro_batch_of_its_own_configuration(caplog: pytest.LogCaptureFixture) -> None:
+    engine = engine_of(make(blocks=1), config(gradient_clipping=1.0))
+    keys = {"gradient_accumulation_steps": 3, "zero_optimization": {"stage": 1}, "dataloader_drop_last": True}
+    data = torch.utils.data.TensorDataset(torch.arange(9))
+    guest, _, loader, _ = sluice.initialize(
+        model=engine.module, config=without_optimizer(train_micro_batch_size_per_gpu=4, **keys), training_data=data
+    )
+    assert guest.get_batch_info() == (12, 4, 3) and engine.get_batch_info() == (2, 2, 1)
+    assert [len(rows) for (rows,) in loader] == [4, 4]
+    assert (guest.zero_optimization_stage(), guest.gradient_clipping()) == (1, 0.0)
+    engine.set_train_batch_size(8)
+    assert (guest.train_batch_size(), engine.train_batch_size()) == (12, 8)
+    assert not caplog.records
+    other = engine_of(engine.module, without_optimizer(bf16={"enabled": True}))
+    assert other.get_data_types()[0] == torch.float32
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("the configuration asks for bfloat16, and the model has an engine that computes in float32")
+    engine.destroy()
+
+
+def test_a_broken_configuration_of_such_an_engine_is_an_error() -> None:
+    engine = engine_of(make(blocks=1))
+    for keys, message in (({"sluice": {"durabilty": 3}}, "sluice.durabilty"), ({"zero_optimization": {"stage": 7}}, "zero_optimization.stage")):
+        with pytest.raises(sluice.config.ConfigError, match=f"config: {message}"):
+            engine_of(engine.module, without_optimizer(**keys))
+    with pytest.raises(FileNotFoundError):
+        sluice.initialize(model=engine.module, config="absent.json")
+    with pytest.raises(ValueError, match="was loaded for 8 ranks"):
+        sluice.initialize(model=engine.module, config=sluice.config.load(without_optimizer(), world_size=8))
+    assert train(engine, range(1))
+    engine.destroy()
+
+
 def test_a_second_engine_without_an_optimizer_computes_too() -> None:
     model = make(blocks=1)
     first, second = engine_of(model, without_optimizer()), engine_of(model, without_optimizer())
