@@ -73,7 +73,11 @@ class SluiceEngine(EngineCheckpoints):
         if client is None and groups is not None:
             params = self.optimizer_params()
             check_groups(groups, params if isinstance(params, Mapping) else {})
-        live = None if self._trains else made_of(model)
+        live = made_of(model)
+        if live is not None and self._trains:
+            if live.only_computes:
+                live.give_way()
+            live = None
         self._is_guest = live is not None
         if self._is_guest and (units is not None or resume is not None):
             raise ValueError("units and resume are those of the engine that the model has already, over which this one computes")
@@ -91,6 +95,7 @@ class SluiceEngine(EngineCheckpoints):
                 units=units,
                 resume=resume,
                 progress=progress,
+                only_computes=not self._trains,
             )
             self.loop = self._offloaded.loop
             self._configured = beside or self.loop

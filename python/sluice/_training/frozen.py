@@ -1,4 +1,4 @@
-"""Parameters that an engine freezes: of a model that only computes, and those that a script's optimizer leaves out."""
+"""Parameters that an engine freezes: while it is made, those of a model that only computes; those that a script's optimizer leaves out."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
@@ -21,13 +22,16 @@ _NAMED = 5  # parameters that a warning names
 
 @contextlib.contextmanager
 def frozen(model: nn.Module) -> Iterator[list[nn.Parameter]]:
-    """Freezes the parameters; gives those that trained. After an error inside they train again, so that another try finds them.
+    """Freezes the parameters inside, so that no gradients and states are planned. Gives none that stay frozen.
 
     Raises ValueError for the model of another engine, which may train it.
     """
     check_free(model)
-    with _frozen([parameter for parameter in model.parameters() if parameter.requires_grad]) as given:
-        yield given
+    given = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    with _frozen(given):
+        yield []
+    for parameter in given:
+        parameter.requires_grad_(True)
 
 
 @contextlib.contextmanager
@@ -72,3 +76,36 @@ def _frozen(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
         for parameter in given:
             parameter.requires_grad_(True)
         raise
+
+
+class FrozenInPasses:
+    """Parameters of a model that only computes, which are frozen while one of their units is entered.
+
+    In between they say whether they train as the script has set it: it makes an optimizer of them for a later engine.
+    ``units``: the parameters that each one gathers.
+    """
+
+    def __init__(self, units: list[list[torch.Tensor]]) -> None:
+        self._units = units
+        self._entered: list[tuple[int, list[torch.Tensor]]] = []  # those that were frozen at each call
+
+    def entering(self, unit: int) -> None:
+        given = [parameter for parameter in self._units[unit] if parameter.requires_grad]
+        for parameter in given:
+            parameter.requires_grad_(False)
+        self._entered.append((unit, given))
+
+    def left(self, unit: int) -> None:
+        place = next((place for place in reversed(range(len(self._entered))) if self._entered[place][0] == unit), None)
+        if place is not None:
+            _thaw(self._entered.pop(place)[1])
+
+    def all_left(self) -> None:
+        for _, given in self._entered:
+            _thaw(given)
+        self._entered.clear()
+
+
+def _thaw(parameters: list[torch.Tensor]) -> None:
+    for parameter in parameters:
+        parameter.requires_grad_(True)

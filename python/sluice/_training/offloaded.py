@@ -146,10 +146,12 @@ class OffloadedModel:
         resume: bool | None = None,
         progress: bool = False,
         scales_losses: bool = True,
+        only_computes: bool = False,
     ) -> None:
         """``optimizer``: a section that replaces the configuration's. ``groups``: of a client; None: those of the source.
 
         ``has_schedule`` False: without the source's schedule. ``scales_losses``: the caller applies the loss scale of fp16.
+        ``only_computes``: nothing trains, whatever ``requires_grad`` says later; :meth:`give_way` is for an engine that trains.
         """
         directories = open_loops.directories_of(source, commits=resume is not None)
         check_free(model)
@@ -168,7 +170,8 @@ class OffloadedModel:
         loop = make_loop(source, settings, groups_of_ranks, resident=resident, resume=resume)
         if loop.comms_logger["enabled"]:  # else as sluice.comm.configure() has set it
             calls.configure(loop.comms_logger)
-        self.loop = WatchedLoop(loop, [unit.name for unit in self.units], groups_of_ranks[0], progress)
+        self.only_computes = only_computes
+        self.loop = WatchedLoop(loop, [unit.name for unit in self.units], groups_of_ranks[0], progress, only_computes)
         self.dtype = DTYPES[self.loop.dtype.name]
         self.gradient_dtype = DTYPES[self.loop.gradient_dtype.name]
         self._units_of = {name: index for index, unit in reversed(list(enumerate(self.units))) for name, _ in unit.params}
@@ -215,7 +218,7 @@ class OffloadedModel:
         """Sets the hooks, again where they were: Lightning removes all of a model before it makes an engine to evaluate."""
         for hooks in self._hooks:
             hooks.remove()
-        self.hooks = Hooks(self.model, self.units, self.loop)
+        self.hooks = Hooks(self.model, self.units, self.loop, self.only_computes)
         self._state_dicts = FullStateDicts(self.model, self.parameters, self.loop)
         self._hooks = [self.hooks, self._state_dicts]
 
@@ -315,10 +318,11 @@ class OffloadedModel:
         changes, unchanged = self.changes, self.unchanged
         self.changes, self.unchanged = {}, set()
         for name in unchanged - changes.keys():
-            self.loop.set_master(name, self.loop.master(name))
+            if not self.only_computes:
+                self.loop.set_master(name, self.loop.master(name))
         for name, (before, values) in changes.items():
             changed = changed_elements(before, values).cpu()
-            if not self.parameters[name].requires_grad:
+            if self.only_computes or not self.parameters[name].requires_grad:
                 self.loop.set_parameter(name, values)
             elif changed.any():  # the other elements keep what their masters have beyond the data type that computes
                 master = self.loop.master(name)
@@ -338,9 +342,27 @@ class OffloadedModel:
         with; so another engine may follow. They stay empty with several ranks, where weights are on a drive, and where
         memory has no room for them beside the states: that is logged.
         """
-        if not open_loops.is_open(self._loop):
-            return
+        if open_loops.is_open(self._loop):
+            self._end(self._values_to_leave())
+
+    def give_way(self) -> None:
+        """As :meth:`close`, for an engine that trains the model of one that only computes. Raises ValueError where its values cannot stay in it."""
         values = self._values_to_leave()
+        if self.parameters and not values:
+            raise ValueError(
+                "the model has an engine without an optimizer, which cannot give way to one that trains: it would leave the model empty, with "
+                "several ranks, with weights on a drive, or without memory for them. Make the engine that trains first: an engine without an "
+                "optimizer computes over it. Or build the model again for the second one"
+            )
+        rounded = {dtype for _, dtype in self._places.values() if dtype.is_floating_point and dtype.itemsize > self.dtype.itemsize}
+        self._end(values)
+        log.log(
+            logging.WARNING if rounded else logging.INFO,
+            "an engine without an optimizer gives way to one that trains its model: calls of the former are errors from now on%s",
+            f", and the values were rounded to its {str(self.dtype).removeprefix('torch.')}" if rounded else "",
+        )
+
+    def _end(self, values: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         self._release()
         try:
             open_loops.end(self._loop)

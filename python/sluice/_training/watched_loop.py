@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import torch
 
 from . import ranks
+from .frozen import FrozenInPasses
 from .passes.absent import Guards, refuse_copies
 
 _SECONDS_BEFORE_SHOWN = 1.0
@@ -79,12 +80,15 @@ else:
 class WatchedLoop(Loop):
     """An ``_engine.Loop``. Under torch.profiler its calls are ranges: "sluice.gather h.0" is the wait for a unit.
 
-    ``group``: of the thread that trains, with several ranks. ``in_step`` counts micro-batches for an engine, and begins anew
+    ``group``: of the thread that trains, with several ranks. ``only_computes``: parameters of a unit are frozen in its passes. ``in_step`` counts micro-batches for an engine, and begins anew
     where the step's gradients are dropped.
     """
 
-    def __init__(self, loop: Loop, names: Sequence[str], group: ranks.RankGroup | None, show_progress: bool) -> None:
+    def __init__(
+        self, loop: Loop, names: Sequence[str], group: ranks.RankGroup | None, show_progress: bool, only_computes: bool = False
+    ) -> None:
         self._loop, self._names, self._group = loop, names, group
+        self._frozen = FrozenInPasses([]) if only_computes else None
         self._pass = "forward"
         self.in_step = 0
         self.has_new_gradients = False  # of a backward that no step() has counted
@@ -163,6 +167,8 @@ class WatchedLoop(Loop):
         self._note(f"{self._pass} of {self._names[unit]}")
         if self._bar is not None and training:
             self._bar.enter(self._loop.step + 1, self._names[unit])
+        if self._frozen is not None:
+            self._frozen.entering(unit)
         with ranks.inside(), self._range("gather", unit):
             self._loop.enter(unit, training)
         self._guards.entered(unit)
@@ -170,10 +176,15 @@ class WatchedLoop(Loop):
     def leave(self, unit: int) -> None:
         self._loop.leave(unit)
         self._guards.left(unit)
+        if self._frozen is not None:
+            self._frozen.left(unit)
 
     def guard(self, units: Iterable[Iterable[torch.Tensor]]) -> None:
         """After initialize(): what would use parameters that are not here raises. ``units``: the parameters of each unit."""
-        self._guards = Guards(units)
+        gathered = [list(unit) for unit in units]
+        self._guards = Guards(gathered)
+        if self._frozen is not None:
+            self._frozen = FrozenInPasses(gathered)
 
     @contextlib.contextmanager
     def scaled(self) -> Iterator[None]:
@@ -220,6 +231,8 @@ class WatchedLoop(Loop):
         self.has_new_gradients = self.has_loss = self.has_unscaled_gradients = False
         self._loop.forget_gradients()
         self._guards.all_left()
+        if self._frozen is not None:
+            self._frozen.all_left()
 
     def end_step(self, groups: Sequence[Mapping[str, float]]) -> StepResult:
         if self.has_unscaled_gradients:

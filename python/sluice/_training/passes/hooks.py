@@ -94,7 +94,7 @@ class _State:
 class Hooks:
     """The hooks of a model's units. ``loop``: an initialised ``_engine.Loop`` with these units."""
 
-    def __init__(self, model: nn.Module, units: list[Unit], loop: WatchedLoop) -> None:
+    def __init__(self, model: nn.Module, units: list[Unit], loop: WatchedLoop, only_computes: bool) -> None:
         self.model, self.loop = model, loop
         self._is_weight = loop.is_weight
         self._open: list[_Call] = []  # calls whose backward has begun, in order
@@ -105,7 +105,8 @@ class Hooks:
         self._borrowed: list[_Call] = []  # units that another module's forward uses, in this forward
         self._watched: list[nn.Module] = []
         self._is_changing = False  # units are entered or left; stays True where an exception ends that
-        self._trained = [parameter for unit in units for _, parameter in unit.params if parameter.requires_grad]
+        parameters = [] if only_computes else [parameter for unit in units for _, parameter in unit.params]
+        self._trained = [parameter for parameter in parameters if parameter.requires_grad]
         self._by_layers = False  # a step goes layer by layer: its backwards are those of one micro-batch
         for unit, state in zip(units, self._states):
             before = functools.partial(self._before_forward, state)

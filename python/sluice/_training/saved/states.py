@@ -120,7 +120,8 @@ def check_weights(state: State, offloaded: OffloadedModel, frozen: Collection[st
     missing = [
         name
         for name, parameter in offloaded.parameters.items()
-        if name not in state.shapes and (parameter.requires_grad if frozen is None else name not in frozen)
+        if name not in state.shapes
+        and (parameter.requires_grad and not offloaded.only_computes if frozen is None else name not in frozen)
     ]
     if both and not missing and not added:
         return both
