@@ -14,6 +14,7 @@ from ._errors import wrong_type
 from ._training.passes.interrupts import interrupts_later
 from ._training.frozen import left_out_frozen
 from ._training.offloaded import OffloadedModel
+from ._training.owners import make_way
 from ._training.optimizer import TierOptimizer, follow, section_of
 from ._training.report import Report
 from ._training.saved import checkpoint
@@ -124,6 +125,8 @@ def offload(
     if optimizer is None and not has_optimizer(config) and any(each.requires_grad for each in module.parameters()):
         raise ValueError('sluice.offload needs an optimizer: pass optimizer=, or add "optimizer" to the configuration')
     section, groups = (None, None) if optimizer is None else (section_of(optimizer), optimizer.param_groups)
+    if optimizer is not None or has_optimizer(config):
+        make_way(module)
     with left_out_frozen(module, groups):
         offloaded = OffloadedModel(
             module,

@@ -21,7 +21,7 @@ from ._training.passes.interrupts import interrupts_later
 from ._training.passes.layers import Layers
 from ._training.passes.step_times import StepTimes
 from ._training.offloaded import OffloadedModel
-from ._training.owners import made_of
+from ._training.owners import made_of, make_way
 from ._training.optimizer import SluiceOptimizer, check_groups, follow, groups_of, section_of
 from ._training.saved.engine_checkpoints import EngineCheckpoints
 from ._training.saved.optimizers import warn_of_scheduler
@@ -73,11 +73,9 @@ class SluiceEngine(EngineCheckpoints):
         if client is None and groups is not None:
             params = self.optimizer_params()
             check_groups(groups, params if isinstance(params, Mapping) else {})
-        live = made_of(model)
-        if live is not None and self._trains:
-            if live.only_computes:
-                live.give_way()
-            live = None
+        if self._trains:
+            make_way(model)
+        live = None if self._trains else made_of(model)
         self._is_guest = live is not None
         if self._is_guest and (units is not None or resume is not None):
             raise ValueError("units and resume are those of the engine that the model has already, over which this one computes")
@@ -122,7 +120,7 @@ class SluiceEngine(EngineCheckpoints):
         self._step_applied = False
 
     def _frozen_parts(self, model: nn.Module, groups: Any) -> contextlib.AbstractContextManager[list[nn.Parameter]]:
-        """Without an optimizer no gradients and states are planned: the model is frozen."""
+        """Without an optimizer no gradients and states are planned: the model is frozen then, and in its passes."""
         if self._is_guest:
             return contextlib.nullcontext([])
         return left_out_frozen(model, groups) if self._trains else frozen(model)

@@ -44,12 +44,20 @@ def made_of(model: torch.nn.Module) -> OffloadedModel | None:
     return next((owner.model for owner in owners if owner is not None and owner.model.model is model), None)
 
 
+def make_way(model: torch.nn.Module) -> None:
+    """For an engine that is about to train the model: one that only computes over it gives way. Raises ValueError where it cannot."""
+    live = made_of(model)
+    if live is not None and live.only_computes:
+        live.give_way()
+
+
 def check_free(model: torch.nn.Module) -> None:
     """Raises ValueError for a parameter that an engine has already."""
     for name, parameter in model.named_parameters():
         if owner_of(parameter) is not None:
             raise ValueError(
                 f"parameter {name} belongs to another engine, which has its values: make an engine of each model once. Train on with that "
-                "engine, or end it by destroy(), which leaves its values in the model. To evaluate, call that engine, or "
-                "initialize() without an optimizer and with the module that it was made of"
+                "engine, or end it by destroy(), which leaves its values in the model (Lightning: trainer.strategy.model.destroy() right "
+                "after fit(); Transformers: trainer.accelerator.free_memory()). To evaluate, call that engine, or initialize() without an "
+                "optimizer and with the module that it was made of"
             )

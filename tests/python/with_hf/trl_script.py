@@ -1,7 +1,7 @@
-"""A script with TRL's trainers, as people write it: trl_script.py sft|dpo|grpo OUTPUT DS_JSON|none.
+"""A script with TRL's trainers, as people write it: trl_script.py sft|dpo|precomputed|grpo OUTPUT DS_JSON|none.
 
-dpo has a reference model beside the one that trains, and activations that are computed again. grpo generates with the model
-that trains. It knows nothing of Sluice.
+dpo has a reference model beside the one that trains, and activations that are computed again. precomputed is dpo whose
+model is its own reference, before it trains. grpo generates with the model that trains. It knows nothing of Sluice.
 OUTPUT/log.json is the trainer's log.
 """
 
@@ -67,8 +67,8 @@ def main(kind: str, output: str, ds_json: str) -> None:
         trainer = GRPOTrainer(model, reward, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
     else:
         rows = [{"prompt": text(i, 4), "chosen": text(i + 1, 6), "rejected": text(i + 2, 6)} for i in range(24)]
-        args = DPOConfig(**given, max_length=24)
-        reference = copy.deepcopy(model)
+        args = DPOConfig(**given, max_length=24, precompute_ref_log_probs=kind == "precomputed")
+        reference = None if kind == "precomputed" else copy.deepcopy(model)
         trainer = DPOTrainer(model, reference, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
     trainer.train()
     trainer.save_model(output + "/final")

@@ -9,7 +9,7 @@ import pytest
 from hf_runs import run, write_config, zero_config
 
 
-@pytest.mark.parametrize("kind", ["sft", "dpo", "grpo"])
+@pytest.mark.parametrize("kind", ["sft", "dpo", "precomputed", "grpo"])
 def test_losses_are_those_of_plain_pytorch(tmp_path: Path, kind: str) -> None:
     plain, offloaded = tmp_path / "plain", tmp_path / "offloaded"
     for folder in (plain, offloaded):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import batch, config, engine_of, loss_of, make, train
+from small_models import batch, config, differences, engine_of, loss_of, make, train, train_plain
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -134,3 +134,37 @@ def test_values_are_set_inside_gathered_parameters() -> None:
     assert not values["position"].any()
     engine.destroy()
     assert not model.position.any()
+
+
+def test_a_module_is_trained_evaluated_and_trained_again() -> None:
+    """As Lightning's fit(), test() and fit(), with the engine of each fit() destroyed after it."""
+    model, losses = make(blocks=1), []
+    for steps in (range(2), range(2, 4)):
+        engine = engine_of(model)
+        losses += train(engine, steps)
+        with pytest.raises(ValueError, match=r"Lightning: trainer.strategy.model.destroy\(\) right after fit\(\); Transformers"):
+            engine_of(model)
+        engine.destroy()
+        evaluated = engine_of(model, without_optimizer())
+        losses.append(loss_of(evaluated(batch(9)[0]), batch(9)[1]).item())
+    plain = make(blocks=1)
+    expected = []
+    for steps in (range(2), range(2, 4)):
+        expected += train_plain(plain, torch.optim.AdamW(plain.parameters(), lr=1e-3, weight_decay=0.01), steps)
+        expected.append(loss_of(plain(batch(9)[0]), batch(9)[1]).item())
+    assert differences(losses, expected) < 1e-6
+    evaluated.destroy()
+
+
+def test_it_gives_way_to_a_loop_of_ones_own() -> None:
+    model = make(blocks=1)
+    engine_of(model, without_optimizer())
+    optimizer = sluice.offload(model, config())
+    losses = []
+    for step in range(3):
+        loss = loss_of(model(batch(step * 100)[0]), batch(step * 100)[1])
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    optimizer.close()
+    assert losses == expected_losses()
