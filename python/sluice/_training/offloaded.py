@@ -346,7 +346,10 @@ class OffloadedModel:
             self._end(self._values_to_leave())
 
     def give_way(self) -> None:
-        """As :meth:`close`, for an engine that trains the model of one that only computes. Raises ValueError where its values cannot stay in it."""
+        """As :meth:`close`, where an engine that trains comes after one that only computes.
+
+        Raises ValueError where the model would stay empty; then nothing has changed.
+        """
         values = self._values_to_leave()
         if self.parameters and not values:
             raise ValueError(
