@@ -80,8 +80,8 @@ else:
 class WatchedLoop(Loop):
     """An ``_engine.Loop``. Under torch.profiler its calls are ranges: "sluice.gather h.0" is the wait for a unit.
 
-    ``group``: of the thread that trains, with several ranks. ``only_computes``: parameters of a unit are frozen in its passes. ``in_step`` counts micro-batches for an engine, and begins anew
-    where the step's gradients are dropped.
+    ``group``: of the thread that trains, with several ranks. ``only_computes``: parameters of a unit are frozen in its passes.
+    ``in_step`` counts micro-batches for an engine, and begins anew where the step's gradients are dropped.
     """
 
     def __init__(
