@@ -124,7 +124,7 @@ def offload(
     if optimizer is None and not has_optimizer(config) and any(each.requires_grad for each in module.parameters()):
         raise ValueError('sluice.offload needs an optimizer: pass optimizer=, or add "optimizer" to the configuration')
     section, groups = (None, None) if optimizer is None else (section_of(optimizer), optimizer.param_groups)
-    with left_out_frozen(module, groups):
+    with left_out_frozen(module, groups) as frozen_parts:
         offloaded = OffloadedModel(
             module,
             config,
@@ -136,6 +136,7 @@ def offload(
             scales_losses=False,
         )
         with offloaded.undone_on_error():
+            offloaded.frozen = frozen_parts
             made = OffloadedOptimizer(offloaded, optimizer, None if optimizer is None else section_in(config, "scheduler"))
     follow(optimizer, made)
     return made

@@ -31,6 +31,57 @@ def test_a_model_has_its_masters_again(tier: str, keys: dict[str, Any]) -> None:
     assert loss_of(model(batch(0)[0]), batch(0)[1]).isfinite()
 
 
+def test_parameters_with_values_are_ordinary_ones() -> None:
+    model = make()
+    before = {name: set(vars(value)) for name, value in model.named_parameters()}
+    engine_of(model).destroy()
+    assert {name: set(vars(value)) for name, value in model.named_parameters()} == before
+    model.position = torch.nn.Parameter(torch.zeros(4, 64))
+    model.norm.weight.data = torch.ones(64, 2)
+    with sluice.zero.GatheredParameters(list(model.parameters())):
+        assert model.norm.weight.shape == (64, 2)
+
+
+def test_weights_that_stay_on_a_drive_keep_their_shape_and_data_type(tmp_path: Path) -> None:
+    model = make()
+    engine_of(model, config("nvme", tmp_path, bf16={"enabled": True})).destroy()
+    assert model.position.ds_shape == (16, 64) and model.position.shape == (0,)
+    assert all(value.dtype == torch.float32 for value in model.parameters())
+
+
+def test_an_engine_ends_outside_of_gathered_parameters() -> None:
+    model = make()
+    engine = engine_of(model)
+    with sluice.zero.GatheredParameters(model.position, modifier_rank=0), torch.no_grad():
+        model.position[0] = 7
+        with pytest.raises(ValueError, match="inside GatheredParameters, which shows position: leave its context first"):
+            engine.destroy()
+    engine.destroy()
+    assert (model.position[0] == 7).all()
+
+
+def test_a_second_destroy_leaves_the_next_engine_alone() -> None:
+    model = make()
+    source = config()
+    del source["optimizer"]
+    first = engine_of(model, source)
+    first.destroy()
+    second = engine_of(model, source)
+    first.destroy()
+    assert not any(value.requires_grad for value in model.parameters())
+    second.destroy()
+    assert all(value.requires_grad for value in model.parameters())
+
+
+def test_what_a_loop_of_ones_own_left_out_trains_again() -> None:
+    model = make()
+    client = torch.optim.AdamW([value for name, value in model.named_parameters() if name != "position"])
+    optimizer = sluice.offload(model, config(), optimizer=client)
+    assert not model.position.requires_grad
+    optimizer.close()
+    assert model.position.requires_grad
+
+
 def test_states_on_a_drive_leave_the_weights_too(tmp_path: Path) -> None:
     model, other = make(), make()
     source = config("cpu")
