@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -136,7 +137,7 @@ def offload(
             scales_losses=False,
         )
         with offloaded.undone_on_error():
-            offloaded.frozen = frozen_parts
             made = OffloadedOptimizer(offloaded, optimizer, None if optimizer is None else section_in(config, "scheduler"))
+            offloaded.frozen, offloaded.user = frozen_parts, weakref.ref(made)
     follow(optimizer, made)
     return made

@@ -100,7 +100,7 @@ class SluiceEngine(EngineCheckpoints):
                 warn_of_scheduler(self.lr_scheduler, self.loop)
                 self.training_dataloader = None if training_data is None else self.deepspeed_io(training_data)
         if not self._is_guest:
-            self._offloaded.frozen = frozen_parts
+            self._offloaded.frozen, self._offloaded.user = frozen_parts, weakref.ref(self)
         self.client_optimizer, self.client_lr_scheduler = client, lr_scheduler
         follow(client, self.optimizer)
         self.global_steps, self._steps_before = int(self.loop.step), 0

@@ -6,7 +6,7 @@ import collections
 import contextlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,9 +20,9 @@ from ..config import Config, ConfigError, Source
 from ..runtime.zero.parameter_offload import no_external_parameters
 from . import devices, file_parameters, open_loops, ranks
 from .calls import calls
-from .described import describe, undescribe
 from .engine_module import engine_module
 from .full_state_dict import FullStateDicts
+from .passes.described import describe, undescribe
 from .passes.hooks import Hooks
 from .passes.layers import schedule_line
 from .optimizer import values_of
@@ -196,6 +196,7 @@ class OffloadedModel:
         self.changes: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         self.unchanged: set[str] = set()  # written to in those, and to have their values again
         self.frozen: list[nn.Parameter] = []  # by the engine, until it ends
+        self.user: Callable[[], Any] | None = None  # a weak reference to the engine or the optimizer that a script has
         with self.undone_on_error():
             self._begin(groups or [], directories, commits=resume is not None)
 
@@ -227,7 +228,7 @@ class OffloadedModel:
         """Sets the hooks, again where they were: Lightning removes all of a model before it makes an engine to evaluate."""
         for hooks in self._hooks:
             hooks.remove()
-        self.hooks = Hooks(self.model, self.units, self.loop)
+        self.hooks = Hooks(self.model, self.units, self.loop, keeps=self)
         self._state_dicts = FullStateDicts(self.model, self.parameters, self.loop)
         self._hooks = [self.hooks, self._state_dicts]
 

@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 from .._training import ranks
-from .._training.described import undescribe
 from .._training.owners import owner_of
+from .._training.passes.described import undescribe
 from .._training.saved import checkpoint, client
 from .._training.saved.files import latest_tag, tag_folder, write_bytes, write_weights
 from .._training.saved.states import check_ours, states_of

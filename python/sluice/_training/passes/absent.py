@@ -165,7 +165,7 @@ def _refuse(absent: torch.Tensor, what: str) -> NoReturn:
     begin = f"{what} of parameter {_name_of(parameter)}: "
     if owner is None:
         raise RuntimeError(
-            f"{begin}it has no values any more, since its engine was destroyed. Read values before destroy(), and build the "
+            f"{begin}it has no values any more, since its engine was destroyed, or went with its model. Read values before destroy(), and build the "
             "model again for another engine"
         )
     if owner.model.hooks.is_in_forward:

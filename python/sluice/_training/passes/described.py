@@ -6,8 +6,8 @@ import functools
 
 import torch
 
-from ..runtime.zero.partition_parameters import ZeroParamStatus
-from . import ranks
+from ...runtime.zero.partition_parameters import ZeroParamStatus
+from .. import ranks
 
 _NAMES = ("ds_shape", "ds_numel", "ds_id", "ds_status", "ds_active_sub_modules", "ds_tensor", "partition_numel")
 
