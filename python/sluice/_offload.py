@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -127,7 +128,7 @@ def offload(
     section, groups = (None, None) if optimizer is None else (section_of(optimizer), optimizer.param_groups)
     if optimizer is not None or has_optimizer(config):
         make_way(module)
-    with left_out_frozen(module, groups):
+    with left_out_frozen(module, groups) as frozen_parts:
         offloaded = OffloadedModel(
             module,
             config,
@@ -140,5 +141,6 @@ def offload(
         )
         with offloaded.undone_on_error():
             made = OffloadedOptimizer(offloaded, optimizer, None if optimizer is None else section_in(config, "scheduler"))
+            offloaded.frozen, offloaded.user = frozen_parts, weakref.ref(made)
     follow(optimizer, made)
     return made

@@ -83,7 +83,7 @@ class SluiceEngine(EngineCheckpoints):
         if live is not None:
             live.renew_hooks()
         section, given = (None, groups) if client is None else (section_of(client), client.param_groups)
-        with self._frozen_parts(model, given) as self._frozen:
+        with self._frozen_parts(model, given) as frozen_parts:
             self._offloaded = live or OffloadedModel(
                 model,
                 source,
@@ -105,6 +105,8 @@ class SluiceEngine(EngineCheckpoints):
                 self.lr_scheduler = scheduler_of(lr_scheduler, self.optimizer, self.loop, schedule) if has_schedule else None
                 warn_of_scheduler(self.lr_scheduler, self.loop)
                 self.training_dataloader = None if training_data is None else self.deepspeed_io(training_data)
+        if not self._is_guest:
+            self._offloaded.frozen, self._offloaded.user = frozen_parts, weakref.ref(self)
         self.client_optimizer, self.client_lr_scheduler = client, lr_scheduler
         follow(client, self.optimizer)
         self.global_steps, self._steps_before = int(self.loop.step), 0
@@ -321,12 +323,11 @@ class SluiceEngine(EngineCheckpoints):
 
         The model has its values again, in its own data type, and what the engine had frozen trains again. Its parameters stay
         empty with several ranks, where weights are on a drive, and where memory has no room for them beside the states
-        (logged). An engine without an optimizer that was made of another one's model leaves that one alone.
+        (logged). An engine without an optimizer that was made of another one's model leaves that one alone. Raises ValueError
+        inside GatheredParameters.
         """
         if not self._is_guest:
             self._offloaded.close()
-            for parameter in self._frozen:
-                parameter.requires_grad_(True)
         self.optimizer._engine = weakref.proxy(self)  # without a cycle, both are gone with their last user
 
     def __getattr__(self, name: str) -> Any:

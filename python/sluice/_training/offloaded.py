@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import functools
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,11 +17,11 @@ from .._plan import machine_facts
 from .._tables import size_text
 from ..config import Config, Source
 from ..runtime.zero.parameter_offload import no_external_parameters
-from ..runtime.zero.partition_parameters import ZeroParamStatus
 from . import devices, file_parameters, open_loops, ranks
 from .calls import calls
 from .engine_module import DTYPES, make_loop
 from .full_state_dict import FullStateDicts
+from .passes.described import describe, undescribe
 from .passes.hooks import Hooks
 from .passes.layers import schedule_line
 from .optimizer import values_of
@@ -113,18 +112,6 @@ def changed_elements(before: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
     return before.contiguous().view(bits) != now.contiguous().view(bits)
 
 
-def _describe_share(parameter: nn.Parameter) -> None:
-    """``ds_tensor`` and ``partition_numel()``: elements of this rank's shard by DeepSpeed's rule, filled up as in its last parts.
-
-    The tensor itself is empty, as DeepSpeed's of a parameter on a drive.
-    """
-    elements = -(-parameter.numel() // ranks.world_size())
-    shard = torch.empty(0, dtype=parameter.dtype)
-    shard.ds_numel = elements  # type: ignore[attr-defined]
-    parameter.ds_tensor = shard  # type: ignore[attr-defined]
-    parameter.partition_numel = functools.partial(int, elements)  # type: ignore[attr-defined]  # can be pickled
-
-
 class OffloadedModel:
     """Parameters of a model with their homes at the memory tiers of a configuration. Private: engines are made of it.
 
@@ -187,6 +174,8 @@ class OffloadedModel:
         # Made in those, to be set when the last one has ended: values before the first change, and now.
         self.changes: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         self.unchanged: set[str] = set()  # written to in those, and to have their values again
+        self.frozen: list[nn.Parameter] = []  # by the engine, until it ends
+        self.user: Callable[[], Any] | None = None  # a weak reference to the engine or the optimizer that a script has
         with self.undone_on_error():
             self._begin(groups or [], directories, commits=resume is not None)
 
@@ -218,7 +207,7 @@ class OffloadedModel:
         """Sets the hooks, again where they were: Lightning removes all of a model before it makes an engine to evaluate."""
         for hooks in self._hooks:
             hooks.remove()
-        self.hooks = Hooks(self.model, self.units, self.loop, self.only_computes)
+        self.hooks = Hooks(self.model, self.units, self.loop, self.only_computes, keeps=self)
         self._state_dicts = FullStateDicts(self.model, self.parameters, self.loop)
         self._hooks = [self.hooks, self._state_dicts]
 
@@ -239,9 +228,14 @@ class OffloadedModel:
                     values = list(self._values_before())
             finally:
                 open_loops.end(self._loop, finishes=False)  # which empties the parameters
-            for tensor, value in values:
-                tensor.data = value
+            self._set(values)
             raise
+
+    def _set(self, values: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        for tensor, value in values:
+            tensor.data = value
+            if value.numel() > 0:
+                undescribe(tensor)
 
     def _values_before(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Parameters and buffers, with their values where the constructor found them."""
@@ -250,6 +244,9 @@ class OffloadedModel:
             value = self.loop.master(name) if name in trained else self.loop.parameter(name)
             device, dtype = self._places[parameter]
             yield parameter, file_parameters.placed(parameter, value.to(device, dtype))
+        yield from self._kept_before()
+
+    def _kept_before(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         for tensor in self._kept():
             if tensor in self._places:  # else it came later
                 device, dtype = self._places[tensor]
@@ -276,12 +273,7 @@ class OffloadedModel:
 
     def _describe_parameters(self) -> None:
         for index, (name, parameter) in enumerate(self.parameters.items()):
-            parameter.ds_shape = parameter.shape  # type: ignore[attr-defined]
-            parameter.ds_numel = parameter.numel()  # type: ignore[attr-defined]
-            parameter.ds_id = index  # type: ignore[attr-defined]
-            parameter.ds_status = ZeroParamStatus.NOT_AVAILABLE  # type: ignore[attr-defined]
-            parameter.ds_active_sub_modules = set()  # type: ignore[attr-defined]
-            _describe_share(parameter)
+            describe(parameter, index)
             own(parameter, self, name, self._units_of[name])
         self.model.ds_external_parameters = no_external_parameters  # type: ignore[assignment]
 
@@ -339,54 +331,68 @@ class OffloadedModel:
         """Commits the last step, and takes the hooks off the model. A second call does nothing.
 
         The parameters have their values again, as masters where they train, on the device and in the data type that they came
-        with; so another engine may follow. They stay empty with several ranks, where weights are on a drive, and where
-        memory has no room for them beside the states: that is logged.
+        with; so another engine may follow. They stay empty where :meth:`stays_empty` says why, and where they cannot be read:
+        that is logged. Raises ValueError inside GatheredParameters.
         """
-        if open_loops.is_open(self._loop):
-            self._end(self._values_to_leave())
+        if not open_loops.is_open(self._loop):
+            return
+        shown = next((+self.shown).elements(), None)
+        if shown is not None:
+            raise ValueError(
+                f"the engine would end inside GatheredParameters, which shows {shown}: leave its context first, which keeps the changes "
+                "that were made in it"
+            )
+        values = self._values_to_leave()
+        self._release()
+        try:
+            open_loops.end(self._loop)
+        finally:
+            self._set(values)
+            for parameter in self.frozen:
+                parameter.requires_grad_(True)
+        ranks.close(self._groups)
 
     def give_way(self) -> None:
         """As :meth:`close`, where an engine that trains comes after one that only computes.
 
         Raises ValueError where the model would stay empty; then nothing has changed.
         """
-        values = self._values_to_leave()
-        if self.parameters and not values:
+        why = self.stays_empty()
+        if self.parameters and why is not None:
             raise ValueError(
-                "the model has an engine without an optimizer, which cannot give way to one that trains: it would leave the model empty, with "
-                "several ranks, with weights on a drive, or without memory for them. Make the engine that trains first: an engine without an "
-                "optimizer computes over it. Or build the model again for the second one"
+                f"the model has an engine without an optimizer, which cannot give way to one that trains, since the model would stay empty: {why}. "
+                "Make the engine that trains first: an engine without an optimizer computes over it. Or build the model again for the second one"
             )
         rounded = {dtype for _, dtype in self._places.values() if dtype.is_floating_point and dtype.itemsize > self.dtype.itemsize}
-        self._end(values)
+        self.close()
         log.log(
             logging.WARNING if rounded else logging.INFO,
             "an engine without an optimizer gives way to one that trains its model: calls of the former are errors from now on%s",
             f", and the values were rounded to its {str(self.dtype).removeprefix('torch.')}" if rounded else "",
         )
 
-    def _end(self, values: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        self._release()
-        try:
-            open_loops.end(self._loop)
-        finally:
-            for tensor, value in values:
-                tensor.data = value
-        ranks.close(self._groups)
-
-    def _values_to_leave(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """What :meth:`_values_before` gives; empty where the parameters stay empty."""
+    def stays_empty(self) -> str | None:
+        """Why :meth:`close` leaves the parameters empty; None: it gives them their values."""
+        if self._groups[0] is not None:
+            return "its values are those of several ranks"
         rows = {row["component"]: row for row in json.loads(self.loop.plan_json)["rows"]}
-        if self._groups[0] is not None or rows["weights"]["nvme"] > 0 or any(map(file_parameters.is_in_file, self.parameters.values())):
-            return []
+        if rows["weights"]["nvme"] > 0 or any(map(file_parameters.is_in_file, self.parameters.values())):
+            return "its values are on a drive"
         needed = sum(parameter.ds_numel * self._places[parameter][1].itemsize for parameter in self.parameters.values())  # type: ignore[attr-defined]
         free = machine_facts({"train_batch_size": 1})["available_memory_bytes"]
-        if needed > free:
-            log.info("the model stays empty: its values take %s, and %s of memory are free", size_text(needed), size_text(free))
-            return []
-        try:
-            self.hooks.abandon()
-            return list(self._values_before())
-        except (OSError, RuntimeError, ValueError) as error:
-            log.warning("the model stays empty: its values cannot be read (%s)", error)
-            return []
+        return f"its values take {size_text(needed)}, and {size_text(free)} of memory are free" if needed > free else None
+
+    def _values_to_leave(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """What :meth:`_values_before` gives. Values of parameters that stay empty are empty tensors, in their own data type."""
+        why = self.stays_empty()
+        if why is None:
+            try:
+                self.hooks.abandon()
+                return list(self._values_before())
+            except (OSError, RuntimeError, ValueError) as error:
+                log.warning("the model stays empty: its values cannot be read (%s)", error)
+        else:
+            log.info("the model stays empty: %s", why)
+        places = ((parameter, *self._places[parameter]) for parameter in self.parameters.values())
+        empty = [(parameter, torch.empty(0, device=device, dtype=dtype)) for parameter, device, dtype in places]
+        return [*empty, *self._kept_before()]

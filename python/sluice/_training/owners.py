@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,6 +12,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 if TYPE_CHECKING:
     from .offloaded import OffloadedModel
+
+
+log = logging.getLogger("sluice")
 
 
 class Owner(NamedTuple):
@@ -52,12 +57,39 @@ def make_way(model: torch.nn.Module) -> None:
 
 
 def check_free(model: torch.nn.Module) -> None:
-    """Raises ValueError for a parameter that an engine has already."""
+    """Raises ValueError for a parameter that an engine has already.
+
+    An engine that a script has dropped without destroy() ends, and leaves its values in the model. One whose values cannot be
+    left is a ValueError, and goes on.
+    """
     for name, parameter in model.named_parameters():
-        if owner_of(parameter) is not None:
+        owner = owner_of(parameter)
+        if owner is not None and _is_dropped(owner.model):
+            _end_dropped(owner)
+        elif owner is not None:
             raise ValueError(
                 f"parameter {name} belongs to another engine, which has its values: make an engine of each model once. Train on with that "
                 "engine, or end it by destroy(), which leaves its values in the model (Lightning: trainer.strategy.model.destroy() right "
                 "after fit(); Transformers: trainer.accelerator.free_memory()). To evaluate, call that engine, or initialize() without an "
-                "optimizer and with the module that it was made of"
+                "optimizer and with the module that it was made of. An engine that was dropped lives on while its optimizer or its scheduler is used"
             )
+
+
+def _is_dropped(model: OffloadedModel) -> bool:
+    """Whether no script can call the engine or the optimizer that it was made for."""
+    if model.user is None:
+        return False
+    if model.user() is not None:
+        gc.collect()  # engines are circles
+    return model.user() is None
+
+
+def _end_dropped(owner: Owner) -> None:
+    why = owner.model.stays_empty()
+    if why is not None:
+        raise ValueError(
+            f"parameter {owner.name} belongs to an engine that was dropped without destroy(), which could not leave its values in the "
+            f"model: {why}. The model's state_dict() has copies of the weights: load them into a newly built model"
+        )
+    log.warning("an engine that was dropped without destroy() ends, since another one is made of its model, which has its values again")
+    owner.model.close()

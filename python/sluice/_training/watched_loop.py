@@ -150,8 +150,8 @@ class WatchedLoop(Loop):
             _ = self._loop.step
         except ValueError:
             raise ValueError(
-                "the engine was destroyed: make another one of its model, which has values unless they were on a drive, in several "
-                "ranks, or too large for memory. A Trainer that begins again destroys its engine and goes on with it: make a new Trainer"
+                "the engine was destroyed, or another one took its model: make another one of its model, which has values unless they "
+                "were on a drive, in several ranks, or too large for memory. A Trainer that begins again destroys its engine and goes on with it: make a new Trainer"
             ) from None
 
     @contextlib.contextmanager

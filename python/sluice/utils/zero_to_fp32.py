@@ -22,6 +22,7 @@ from torch import nn
 
 from .._training import ranks
 from .._training.owners import owner_of
+from .._training.passes.described import undescribe
 from .._training.saved import checkpoint, client
 from .._training.saved.files import latest_tag, tag_folder, write_bytes, write_weights
 from .._training.saved.states import check_ours, states_of
@@ -153,21 +154,22 @@ def _take_from_engine(model: nn.Module, found: dict[str, torch.Tensor]) -> None:
     if engines and ranks.world_size() > 1:
         raise ValueError("the model is under an engine of several ranks, and stays there: pass a newly built one")
     values: dict[str, torch.Tensor] = {}
-    for name, parameter in emptied.items():
-        owner = owners[name]
-        if name in found:
-            values[name] = torch.empty(parameter.ds_shape, dtype=parameter.dtype)  # type: ignore[attr-defined]
-        elif owner is not None:
-            values[name] = owner.model.loop.parameter(owner.name)
-        else:
+    for name, owner in owners.items():
+        if name not in found and owner is None:
             raise ValueError(f"parameter {name} is not in the checkpoint, and its engine, which had the values, has ended: pass a newly built model")
+        if name not in found and owner is not None and owner.model.stays_empty():
+            values[name] = owner.model.loop.parameter(owner.name)
     for engine in engines.values():
         log.warning("the engine of this model ends: the weights of a checkpoint take the place of its own")
-        engine.close()
+        engine.close()  # parameters have their own data types again, and train again
     for name, parameter in emptied.items():
-        parameter.data = values[name]
-        for key in [key for key in vars(parameter) if key.startswith("ds_")]:
-            delattr(parameter, key)
+        if parameter.numel() > 0:
+            continue
+        if name not in found and name not in values:
+            raise ValueError(f"parameter {name} is not in the checkpoint, and its engine could not give its values: pass a newly built model")
+        shape, dtype = parameter.ds_shape, parameter.dtype  # type: ignore[attr-defined]
+        parameter.data = values[name].to(dtype) if name in values else torch.empty(shape, dtype=dtype)
+        undescribe(parameter)
 
 
 def _read(checkpoint_dir: str | os.PathLike[str], tag: str | None) -> tuple[dict[str, torch.Tensor], list[str]]:

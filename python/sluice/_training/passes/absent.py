@@ -7,6 +7,7 @@ While a parameter's values are here, its class is ``torch.nn.Parameter``, so a f
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -17,14 +18,18 @@ from ..owners import owner_of
 
 # PyTorch's libraries do this with a parameter that is empty: they ask what it is, move modules, and set gradients.
 _ASKS = {
-    *("__format__", "__hash__", "__len__", "__repr__", "_fix_weakref", "_has_compatible_shallow_copy_type"),
-    *("_is_view", "_typed_storage"),
-    *("data_ptr", "dim", "element_size", "get_device", "has_names", "ndimension", "nelement"),
-    *("numel", "size", "storage", "storage_offset", "storage_type", "stride", "untyped_storage"),
+    *("__dir__", "__format__", "__hash__", "__repr__", "_fix_weakref", "_has_compatible_shallow_copy_type", "_is_view"),
+    *("can_cast", "dense_dim", "dim", "element_size", "get_device", "has_names", "ndimension", "nelement"),
+    *("numel", "result_type", "size", "sparse_dim", "storage_offset", "storage_type", "stride"),
     *("backward", "register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "retain_grad", "share_memory_"),
 }
 # They give a tensor that is as empty.
-_MOVES = {"bfloat16", "contiguous", "cpu", "cuda", "data", "detach", "double", "float", "half", "pin_memory", "to", "type"}
+_MOVES = {
+    *("bfloat16", "contiguous", "cpu", "cuda", "data", "detach", "double", "float", "half", "pin_memory", "to", "type", "type_as"),
+}
+# They make a tensor of another shape and content, in the parameter's data type and on its device.
+_NEW = {"new", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros"}
+_LIKE = {"empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like", "zeros_like"}
 _VALUES = {"H", "T", "imag", "mH", "mT", "real"}  # the attributes that are operations
 
 
@@ -36,17 +41,20 @@ class Absent(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         name, kind = _called(func)
-        absent = next(_absent_in([*args, *(kwargs or {}).values()]), None)
-        if absent is not None and not _is_allowed(name, kind, args):
+        values = [*args, *(kwargs or {}).values()]
+        absent = next(_absent_in(values), None)
+        if absent is not None and not _is_allowed(name, kind, values):
             _refuse(absent, name)
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **(kwargs or {}))
         if (name, kind) == ("data", "set") and isinstance(args[0], AbsentParameter) and args[1].numel() > 0:
             args[0].__class__ = nn.Parameter  # type: ignore[assignment]  # it has values again
-        if absent is None or name not in _MOVES or not isinstance(result, torch.Tensor) or result is absent:
+        # Another tensor may go to the data type and device of the absent one.
+        is_moved = name in _MOVES and absent is not None and values[0] is absent
+        if not is_moved or not isinstance(result, torch.Tensor) or result is absent:
             return result
         moved = result.as_subclass(Absent)
-        moved._sluice_parameter = _parameter_of(absent)
+        moved._sluice_parameter = _parameter_of(values[0])
         return moved
 
 
@@ -115,11 +123,18 @@ def _called(func: Any) -> tuple[str, str]:
     return name, "call"
 
 
-def _is_allowed(name: str, kind: str, args: Any) -> bool:
+def _is_allowed(name: str, kind: str, values: list[Any]) -> bool:
+    """``values``: the arguments, the tensor itself first."""
     if kind == "get":
         return name not in _VALUES
     if kind == "set":  # a module that moves sets what it moved, which is as empty
-        return name != "data" or args[1].numel() == 0 or owner_of(args[0]) is None
+        return name != "data" or values[1].numel() == 0 or owner_of(values[0]) is None
+    if kind == "delete":  # of .grad; PyTorch refuses others
+        return True
+    if name in _NEW:
+        return next(_absent_in(values[1:]), None) is None
+    if name == "data_ptr":  # by which files are written; PyTorch's own ask for it when an LSTM moves
+        return sys._getframe(2).f_globals.get("__name__") == "torch.nn.modules.rnn"
     return name in _ASKS or name in _MOVES or (name.startswith("is_") and name != "is_nonzero")
 
 
@@ -150,7 +165,7 @@ def _refuse(absent: torch.Tensor, what: str) -> NoReturn:
     begin = f"{what} of parameter {_name_of(parameter)}: "
     if owner is None:
         raise RuntimeError(
-            f"{begin}it has no values any more, since its engine was destroyed. Read values before destroy(), and build the "
+            f"{begin}it has no values any more, since its engine was destroyed, or went with its model. Read values before destroy(), and build the "
             "model again for another engine"
         )
     if owner.model.hooks.is_in_forward:
@@ -158,7 +173,8 @@ def _refuse(absent: torch.Tensor, what: str) -> NoReturn:
             f"{begin}its values are not here, since this is not the forward of its block. "
             "sluice.zero.register_external_parameter(module, parameter) brings them for the module whose forward uses them"
         )
+    end = "; torch.zeros(parameter.ds_shape, dtype=parameter.dtype, device=parameter.device) has its shape" if what in _LIKE else ""
     raise RuntimeError(
         f"{begin}its values are not here between passes, at every ZeRO stage. Inside sluice.zero.GatheredParameters(parameters) "
-        "they are, with modifier_rank=0 to change them; the model's state_dict() has copies"
+        "they are, with modifier_rank=0 to change them; the model's state_dict() has copies" + end
     )

@@ -92,10 +92,16 @@ class _State:
 
 
 class Hooks:
-    """The hooks of a model's units. ``loop``: an initialised ``_engine.Loop`` with these units."""
+    """The hooks of a model's units. ``loop``: an initialised ``_engine.Loop`` with these units.
 
-    def __init__(self, model: nn.Module, units: list[Unit], loop: WatchedLoop, only_computes: bool) -> None:
+    ``keeps``: what lives as long as the model has these hooks, even where a script drops its engine.
+    """
+
+    def __init__(
+        self, model: nn.Module, units: list[Unit], loop: WatchedLoop, only_computes: bool = False, keeps: object = None
+    ) -> None:
         self.model, self.loop = model, loop
+        self._keeps = keeps
         self._is_weight = loop.is_weight
         self._open: list[_Call] = []  # calls whose backward has begun, in order
         self._in_backward = False
@@ -129,6 +135,7 @@ class Hooks:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._keeps = None
 
     # Forward
 

@@ -6,6 +6,7 @@ import copy
 import gc
 import math
 import pickle
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,12 @@ USES: dict[str, Use] = {
     "foreach": lambda model, weight: torch._foreach_norm(list(model.parameters())),
     "a loss with a parameter": lambda model, weight: torch.ones(2) * weight.exp(),
     "a function": lambda model, weight: nn.functional.linear(torch.ones(2, 2), weight),
+    "its memory": lambda model, weight: weight.data_ptr(),
+    "the memory of the data": lambda model, weight: weight.detach().to(torch.bfloat16).data_ptr(),
+    "the bytes": lambda model, weight: bytes(weight.untyped_storage()),
+    "rows": lambda model, weight: len(weight),
+    "dlpack": lambda model, weight: torch.from_dlpack(weight.detach()),
+    "a tensor of it": lambda model, weight: weight.new_tensor(weight),
 }
 
 
@@ -65,6 +72,64 @@ def test_what_a_parameter_is_can_be_asked_for() -> None:
     assert weight.data.shape == weight.detach().shape == weight.cpu().shape == (0,)
     assert "embedding.weight" in repr(weight) and "embedding.weight" in f"{weight}"
     engine.module.to(engine.device)
+
+
+@pytest.mark.parametrize("kind", ["parameters", "data", "bf16"])
+def test_a_file_of_empty_tensors_is_never_written(kind: str, tmp_path: Path) -> None:
+    safetensors = pytest.importorskip("safetensors.torch")
+    model = engine_of(make()).module
+    of_kind: dict[str, Callable[[nn.Parameter], torch.Tensor]] = {
+        "parameters": lambda parameter: parameter,
+        "data": lambda parameter: parameter.data.cpu().contiguous(),
+        "bf16": lambda parameter: parameter.detach().to(torch.bfloat16),
+    }
+    with pytest.raises(RuntimeError, match="of parameter position: its values are not here.*state_dict"):
+        safetensors.save_file({name: of_kind[kind](value) for name, value in model.named_parameters()}, tmp_path / "file")
+    assert not (tmp_path / "file").exists()
+    safetensors.save_model(model, tmp_path / "file")
+    assert safetensors.load_file(tmp_path / "file")["position"].shape == model.position.ds_shape
+
+
+def test_tensors_of_a_parameters_kind_are_made_from_it() -> None:
+    weight = engine_of(make(), config(bf16={"enabled": True})).module.embedding.weight
+    for source in (weight, weight.data):
+        made = [
+            *(source.new_zeros(2, 3), source.new_ones(2, 3), source.new_empty(2, 3), source.new_full((2, 3), 1.0)),
+            *(source.new_tensor([[1.0]]), source.new(2, 3).zero_()),
+            *(torch.ones(2, 3).type_as(source), torch.ones(2, 3).to(source), torch.ones(2, 3, dtype=torch.bfloat16).to(source)),
+        ]
+        assert all(type(each) is torch.Tensor and each.dtype == torch.bfloat16 and each.numel() > 0 for each in made)
+        assert torch.result_type(source, 1.0) == torch.bfloat16
+    weight.grad = torch.zeros(0, dtype=torch.bfloat16)
+    del weight.grad
+    assert weight.grad is None and "data_ptr" in dir(weight)
+    with pytest.raises(RuntimeError, match=r"zeros_like of parameter embedding.weight: .*torch.zeros\(parameter.ds_shape, "):
+        torch.zeros_like(weight)
+    with pytest.raises(RuntimeError, match="norm of parameter embedding.weight"):
+        weight.type_as(torch.ones(2)).norm()
+
+
+class Language(nn.Module):
+    """Makes its states as PyTorch's example of a language model does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.lstm, self.decoder = nn.Embedding(100, 32), nn.LSTM(32, 32, 2), nn.Linear(32, 100)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        weight = next(self.parameters())
+        states = weight.new_zeros(2, ids.shape[1], 32), weight.new_zeros(2, ids.shape[1], 32)
+        found: torch.Tensor = self.decoder(self.lstm(self.encoder(ids), states)[0])
+        return found
+
+
+def test_states_of_an_lstm_are_made_in_the_forward() -> None:
+    engine = engine_of(make(Language))
+    assert all(map(math.isfinite, train(engine, range(1))))
+    engine.module.to(engine.device)
+    # On a GPU, an LSTM that moves asks whether its weights are over the same memory.
+    asks = types.FunctionType((lambda weight: weight.data_ptr()).__code__, {"__name__": "torch.nn.modules.rnn"})
+    assert asks(engine.module.lstm.weight_ih_l0) == 0
 
 
 def test_values_are_there_where_they_are_given() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import logging
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,121 @@ def test_a_model_has_its_masters_again(tier: str, keys: dict[str, Any]) -> None:
         assert masters[name] is not None and torch.equal(value, masters[name])
     assert model.head.weight is model.embedding.weight
     assert loss_of(model(batch(0)[0]), batch(0)[1]).isfinite()
+
+
+def test_parameters_with_values_are_ordinary_ones() -> None:
+    model = make()
+    before = {name: set(vars(value)) for name, value in model.named_parameters()}
+    engine_of(model).destroy()
+    assert {name: set(vars(value)) for name, value in model.named_parameters()} == before
+    model.position = torch.nn.Parameter(torch.zeros(4, 64))
+    model.norm.weight.data = torch.ones(64, 2)
+    with sluice.zero.GatheredParameters(list(model.parameters())):
+        assert model.norm.weight.shape == (64, 2)
+
+
+def test_weights_that_stay_on_a_drive_keep_their_shape_and_data_type(tmp_path: Path) -> None:
+    model = make()
+    engine_of(model, config("nvme", tmp_path, bf16={"enabled": True})).destroy()
+    assert model.position.ds_shape == (16, 64) and model.position.shape == (0,)
+    assert all(value.dtype == torch.float32 for value in model.parameters())
+
+
+def test_an_engine_ends_outside_of_gathered_parameters() -> None:
+    model = make()
+    engine = engine_of(model)
+    with sluice.zero.GatheredParameters(model.position, modifier_rank=0), torch.no_grad():
+        model.position[0] = 7
+        with pytest.raises(ValueError, match="inside GatheredParameters, which shows position: leave its context first"):
+            engine.destroy()
+    engine.destroy()
+    assert (model.position[0] == 7).all()
+
+
+def test_a_second_destroy_leaves_the_next_engine_alone() -> None:
+    model = make()
+    source = config()
+    del source["optimizer"]
+    first = engine_of(model, source)
+    first.destroy()
+    second = engine_of(model, source)
+    first.destroy()
+    assert not any(value.requires_grad for value in model.parameters())
+    second.destroy()
+    assert all(value.requires_grad for value in model.parameters())
+
+
+def test_what_a_loop_of_ones_own_left_out_trains_again() -> None:
+    model = make()
+    client = torch.optim.AdamW([value for name, value in model.named_parameters() if name != "position"])
+    optimizer = sluice.offload(model, config(), optimizer=client)
+    assert not model.position.requires_grad
+    optimizer.close()
+    assert model.position.requires_grad
+
+
+def dropped(model: torch.nn.Module, source: dict[str, Any] | None = None) -> dict[str, torch.Tensor]:
+    """Trains by an engine that nothing has when this returns, the masters that it had."""
+    engine = engine_of(model, source)
+    train(engine, range(2))
+    found = {name: sluice.utils.safe_get_full_fp32_param(value) for name, value in model.named_parameters()}
+    assert all(value is not None for value in found.values())
+    return found  # type: ignore[return-value]
+
+
+def test_the_model_of_an_engine_that_was_dropped_can_be_read_and_has_another_one(caplog: pytest.LogCaptureFixture) -> None:
+    model = make()
+    masters = dropped(model, config(bf16={"enabled": True}))
+    gc.collect()
+    assert torch.equal(model.state_dict()["position"], masters["position"].bfloat16())
+    with sluice.zero.GatheredParameters(model.position):
+        assert torch.equal(model.position, masters["position"].bfloat16())
+    with pytest.raises(RuntimeError, match="norm of parameter position: its values are not here between passes.*state_dict"):
+        model.position.norm()
+    with torch.no_grad():
+        assert model(batch(0)[0]).isfinite().all()
+    with caplog.at_level(logging.WARNING, "sluice"):
+        engine = engine_of(model)
+    assert "dropped without destroy() ends" in caplog.text
+    for name, value in model.named_parameters():
+        found = sluice.utils.safe_get_full_fp32_param(value)
+        assert found is not None and torch.equal(found, masters[name])
+    train(engine, range(1))
+
+
+def test_the_model_of_an_optimizer_that_was_dropped_has_an_engine() -> None:
+    model = make()
+    sluice.offload(model, config())
+    train(engine_of(model), range(1))
+
+
+def test_an_engine_that_was_dropped_with_its_weights_on_a_drive_keeps_them(tmp_path: Path) -> None:
+    model = make()
+    masters = dropped(model, config("nvme", tmp_path))
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"dropped without destroy\(\), which could not.*values are on a drive.*state_dict"):
+            engine_of(model)
+    assert all(torch.equal(value, masters[name]) for name, value in model.state_dict().items() if name in masters)
+    assert all(value.requires_grad for value in model.parameters())
+
+
+def test_an_engine_whose_optimizer_is_used_was_not_dropped() -> None:
+    model = make()
+    optimizer = engine_of(model).optimizer
+    with pytest.raises(ValueError, match="belongs to another engine.*lives on while its optimizer"):
+        engine_of(model)
+    assert optimizer.param_groups
+
+
+def test_an_engine_that_was_dropped_goes_with_its_model() -> None:
+    model = make()
+    dropped(model)
+    parameter, gone = model.position, weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+    with pytest.raises(RuntimeError, match="was destroyed, or went with its model"):
+        parameter.norm()
 
 
 def test_states_on_a_drive_leave_the_weights_too(tmp_path: Path) -> None:

@@ -74,11 +74,11 @@ def test_a_parameter_of_an_engine_that_has_ended_is_named(end: str, tmp_path: Pa
     engine, weight = bf16_engine("nvme", tmp_path)
     if end == "destroyed":
         engine.destroy()
-    module = engine.module
-    del engine
+    parameters = list(engine.module.parameters())
+    del engine  # and its model, which would keep it
     gc.collect()
     with pytest.raises(ValueError, match=r"shape \[8, 8\] has no values: its engine was destroyed, or nothing uses it"):
-        with zero.GatheredParameters(list(module.parameters())):
+        with zero.GatheredParameters(parameters):
             pass
     with zero.GatheredParameters(weight, enabled=False):
         assert weight.numel() == 0

@@ -49,6 +49,29 @@ def test_a_path_is_known_by_its_other_names(tmp_path: Path) -> None:
     first.destroy()
 
 
+def test_a_script_may_change_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A relative nvme_path is that of the start: folders of engines are made and removed there alone."""
+    for name in ("one", "two"):
+        (tmp_path / name / "drive").mkdir(parents=True)
+    other = tmp_path / "two" / "drive" / "engine-2"
+    other.mkdir()
+    (other / "notes.txt").write_text("mine")
+    monkeypatch.chdir(tmp_path / "one")
+    first = engine_of(make(blocks=1), config("nvme", Path("drive")))
+    with caplog.at_level("INFO", logger="sluice"):
+        second = engine_of(make(blocks=1), config("nvme", Path("drive")))
+    made = tmp_path / "one" / "drive" / "engine-2"
+    assert made.is_dir() and f"scratch memory in {made}, " in caplog.text
+    monkeypatch.chdir(tmp_path / "two")
+    train(second, range(1))
+    third = engine_of(make(blocks=1), config("nvme", Path("drive")))  # of another drive: no engine has it
+    assert not (tmp_path / "two" / "drive" / "engine-3").exists()
+    second.destroy()
+    assert not made.exists() and (other / "notes.txt").read_text() == "mine"
+    first.destroy()
+    third.destroy()
+
+
 def test_files_of_others_in_such_a_folder_stay(tmp_path: Path) -> None:
     (tmp_path / "engine-2").mkdir()
     (tmp_path / "engine-2" / "notes.txt").write_text("mine")

@@ -149,6 +149,38 @@ def test_the_model_of_an_engine_leaves_it(ended: bool, tmp_path: Path, caplog: p
     again.destroy()
 
 
+@pytest.mark.parametrize("tier", ["cpu", "nvme"])
+@pytest.mark.parametrize("ended", [False, True])
+def test_the_model_of_an_engine_has_its_own_data_type(tier: str, ended: bool, tmp_path: Path) -> None:
+    model = make(blocks=2)
+    model.position.requires_grad_(False)
+    (tmp_path / "drive").mkdir()
+    engine = engine_of(model, config(tier, tmp_path / "drive", **BF16))
+    train(engine, range(1))
+    engine.save_checkpoint(tmp_path / "saved")
+    position = engine.module_state_dict()["position"]
+    if ended:
+        engine.destroy()
+        if tier == "nvme":
+            model.position.data = position.float()
+    expected = get_fp32_state_dict_from_zero_checkpoint(tmp_path / "saved", exclude_frozen_parameters=True)
+    load_state_dict_from_zero_checkpoint(model, tmp_path / "saved")
+    assert all(value.dtype == torch.float32 for value in model.parameters())
+    assert torch.equal(model.position, position.float()) and not hasattr(model.head.weight, "ds_shape")
+    assert all(torch.equal(value, expected[name]) for name, value in model.named_parameters() if name != "position")
+
+
+def test_the_model_of_an_engine_that_only_computes_trains_again(tmp_path: Path) -> None:
+    trained(tmp_path).destroy()
+    model = make(blocks=2)
+    source = config(**BF16)
+    del source["optimizer"]
+    engine_of(model, source)(batch(0)[0])
+    load_state_dict_from_zero_checkpoint(model, tmp_path)
+    assert all(value.requires_grad and value.dtype == torch.float32 for value in model.parameters())
+    assert train(engine_of(model), range(1))
+
+
 def test_frozen_parameters_are_those_of_the_model(tmp_path: Path) -> None:
     model = make(blocks=2)
     model.blocks[1].requires_grad_(False)
