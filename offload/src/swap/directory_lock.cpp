@@ -9,6 +9,7 @@
 #include <charconv>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -16,12 +17,23 @@
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/offload/directory_lock.hpp"
+#include "sluice/offload/swap_state.hpp"
 #include "swap/store_files.hpp"
 
 namespace sluice::offload {
 namespace {
 
+// To create one that is missing would be the wrong advice.
+void check_rank_folder(const std::string& directory) {
+  std::error_code error;
+  if (rank_folder_of(directory) && !std::filesystem::exists(directory, error))
+    throw StorageError(directory,
+                       "is not here, and has the states of a rank: make the folders of all ranks "
+                       "reachable, or go on from a checkpoint");
+}
+
 void check_directory(const std::string& directory, DirectoryLock::Mode mode) {
+  if (mode == DirectoryLock::Mode::shared) check_rank_folder(directory);
   struct stat status {};
   if (::stat(directory.c_str(), &status) != 0) {
     const int error_number = errno;
@@ -134,6 +146,7 @@ class Patience {
 
 struct stat status_of(const std::string& directory) {
   struct stat status {};
+  check_rank_folder(directory);
   SLUICE_SYSCALL(::stat(directory.c_str(), &status), directory);
   return status;
 }

@@ -259,10 +259,8 @@ class OffloadedModel:
             disown(parameter)
 
     def _facts(self, groups: list[dict[str, Any]]) -> dict[str, Any]:
-        """What all ranks have in common. ``groups``: a client's."""
-        keys = ("micro_batch_size", "accumulation_steps", "train_batch_size", "clipping", "zero_stage", "optimizer_values")
-        facts = {key: getattr(self.loop, key) for key in keys}
-        facts.update({"sluice": __version__, "torch": torch.__version__, "data type": str(self.dtype)})
+        """What all ranks have in common beside the configuration, which the loop compares. ``groups``: a client's."""
+        facts: dict[str, Any] = {"sluice": __version__, "torch": torch.__version__}
         facts.update({f"parameter group {number}": values_of(group, number) for number, group in enumerate(groups)})
         numbers = {parameter: number for number, group in enumerate(groups) for parameter in group["params"]}
         for name, parameter in self.parameters.items():

@@ -48,6 +48,14 @@ def main() -> None:
     keys["sluice"]["threads"] = {"compute": 1}
     if what == "rate" and is_wrong:
         keys["optimizer"]["params"]["lr"] = 0.5
+    if what == "type" and is_wrong:
+        keys["optimizer"] |= {"type": "Adam", "params": {**keys["optimizer"]["params"], "adam_w_mode": False}}
+    if what == "scale":
+        keys["fp16"] = {"enabled": True, "initial_scale_power": 12 if is_wrong else 8}
+    if what == "prescale":
+        keys["prescale_gradients"] = is_wrong
+    if what == "tier" and is_wrong:
+        keys["zero_optimization"]["offload_optimizer"]["device"] = "none"
     model = make(Skipping, blocks=4 if what == "model" and is_wrong else 3)
     engine = engine_of(model, keys, resume=True if commits else None, model_parameters=groups_of(model, what, is_wrong))
     for step in range(STEPS):

@@ -2,7 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <array>
+#include <cstdlib>
 #include <limits>
+#include <utility>
 
 #include "captured_log.hpp"
 #include "engine_support.hpp"
@@ -12,6 +15,9 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+
+constexpr std::array<std::pair<const char*, const char*>, 4> kTwoRanks = {
+    {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}}};
 
 class OwnLoopErrors : public ::testing::Test {
  protected:
@@ -26,6 +32,14 @@ class OwnLoopErrors : public ::testing::Test {
 
   std::optional<Trained> trained_;
 };
+
+// Each of them would train by itself.
+TEST_F(OwnLoopErrors, SeveralProcessesOfALauncherAreRefused) {
+  for (const auto& [name, value] : kTwoRanks) ::setenv(name, value, 1);
+  const std::string error = error_of([] { Engine(config_of({.accumulation = 1})); });
+  for (const auto& [name, value] : kTwoRanks) ::unsetenv(name);
+  EXPECT_THAT(error, HasSubstr("rank 1 of 2 (torchrun): a C++ loop of your own trains with one"));
+}
 
 TEST_F(OwnLoopErrors, AStepNeedsABackward) {
   EXPECT_THAT(error_of([&] { engine().step(); }), HasSubstr("step() without a backward()"));

@@ -140,6 +140,12 @@ TEST_P(NonFinite, SkipsTheStepOrEndsTheRunAsTheTableSays) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.err.find("step 1: " + found()), std::string::npos) << result.err;
   EXPECT_EQ(column(folder_, "report", "skipped"), (std::vector<std::string>{"true", "true"}));
+  EXPECT_NE(result.out.find("; 2 steps of this run updated nothing"), std::string::npos)
+      << result.out;
+  EXPECT_EQ(result.out.find("-nan"), std::string::npos) << result.out;
+  const std::string report = folder_.report_text("report");
+  EXPECT_NE(report.find("\"skipped_steps\":2"), std::string::npos) << report;
+  EXPECT_NE(report.find("2 of 2 steps updated nothing"), std::string::npos) << report;
   EXPECT_TRUE(exported(folder_, folder_.swap()) == init_) << "weights have changed";
 }
 

@@ -192,6 +192,7 @@ TEST_F(TraceOfARun, OnAFullDiskIsMissingAndTheRunGoesOn) {
   const ProgramResult result = folder_.train("r", 1, {"--trace", "/dev/full"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.err.find("there is no trace"), std::string::npos) << result.err;
+  EXPECT_EQ(result.out.find("trace: "), std::string::npos) << result.out;
 }
 
 TEST_F(TraceOfARun, IsRefusedBeforeAnythingIsMadeWhereItCannotBeWritten) {

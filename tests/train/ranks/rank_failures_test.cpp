@@ -145,6 +145,29 @@ TEST_F(RankFailures, ACommittedPartWithoutRanksJsonIsKeptWhateverTheNumberOfRank
   EXPECT_TRUE(fs::exists(run_.file("run.nvme/rank1-of-2/manifest.json")));
 }
 
+TEST_F(RankFailures, ALostPartIsNamedToOneRankAndByVerify) {
+  ASSERT_EQ(run_.train(kNvme, "run", 2).exit_code, 0);
+  std::filesystem::remove_all(run_.file("run.nvme/rank1-of-2"));
+  std::vector<std::string> arguments = run_.arguments(kNvme, "run", 2);
+  arguments.push_back("--resume");
+  for (const auto& line : {arguments, {"nvme", "verify", run_.file("run.nvme")}}) {
+    const ProgramResult result = run_sluice(line);
+    EXPECT_EQ(result.exit_code, 4) << result.err;
+    EXPECT_THAT(result.err, HasSubstr("rank1-of-2: is not here, and has the states of a rank"));
+  }
+}
+
+TEST_F(RankFailures, RanksWithOtherStepsAreTold) {
+  std::vector<std::string> line = RanksRun::line(2, run_.arguments(kNvme, "run", 3));
+  *std::find(line.begin(), line.end(), "2") = "1";  // of mpirun's -n
+  const std::vector<std::string> other = RanksRun::line(1, run_.arguments(kNvme, "run", 2));
+  line.insert(line.end(), {":", "-n", "1"});
+  line.insert(line.end(), other.begin(), other.end());
+  const ProgramResult result = run_program(line);
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.err, HasSubstr("rank 1 has another request (seed, steps, "));
+}
+
 TEST_F(RankFailures, AKilledRankEndsAllAndTheRunGoesOnFromItsLastStep) {
   const RanksRun undisturbed;
   ASSERT_EQ(undisturbed.train(kNvme, "run", 12).exit_code, 0);

@@ -1,7 +1,8 @@
 #pragma once
-// Signals that the program handles itself. SIGINT and SIGTERM become a number that the training
-// loop polls: the first signal requests a stop after the step in progress, a second one ends the
-// process at once. SIGPIPE also ends a run after its step.
+// Signals that the program handles itself. SIGINT, SIGTERM and SIGHUP become a number that the
+// training loop polls: the first signal requests a stop after the step in progress, a second one
+// ends the process at once. SIGPIPE also ends a run after its step. A SIGHUP that is ignored at the
+// start, by nohup, stays ignored.
 
 #include <atomic>
 #include <string>

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <filesystem>
+#include <system_error>
 
 namespace sluice::cli {
 
@@ -30,6 +32,16 @@ bool locale_takes_unicode() {
   return locale.find("utf-8") != std::string::npos || locale.find("utf8") != std::string::npos;
 }
 
+// Open MPI gives its processes a terminal of their own, wherever its own output goes.
+bool is_shown(int fd) {
+  if (::isatty(fd) != 1) return false;
+  if (variable("OMPI_COMM_WORLD_SIZE").empty()) return true;
+  std::error_code unknown;
+  const std::string shown = std::filesystem::read_symlink(
+      "/proc/" + std::to_string(::getppid()) + "/fd/" + std::to_string(fd), unknown);
+  return shown.starts_with("/dev/pts/") || shown.starts_with("/dev/tty");
+}
+
 }  // namespace
 
 TerminalFacts probe_terminal(std::FILE* stream) {
@@ -38,7 +50,7 @@ TerminalFacts probe_terminal(std::FILE* stream) {
   const int fd = ::fileno(stream);
   const std::string term = variable("TERM");
   TerminalFacts facts;
-  facts.is_terminal = ::isatty(fd) == 1 && term != "dumb";
+  facts.is_terminal = is_shown(fd) && term != "dumb";
   facts.unicode = locale_takes_unicode() && term != "linux";  // the kernel's console has no braille
   facts.colour = facts.is_terminal && variable("NO_COLOR").empty();
   winsize size = {};

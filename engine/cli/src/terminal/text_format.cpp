@@ -12,6 +12,7 @@ namespace sluice::cli {
 
 std::string format_number(const char* format, double value) {
   char text[64];
+  if (std::isnan(value)) value = std::abs(value);  // not "-nan"
   std::snprintf(text, sizeof(text), format, value);
   return text;
 }

@@ -79,7 +79,10 @@ void show_end(const TrainArguments& arguments, const TrainProgress& progress,
         "report:   " + directory + "/report.json, one line per step in " + directory +
         "/steps.jsonl; as a page: " + shell_line({session.argv().front(), "report", directory}));
   }
-  if (const std::string& trace = arguments.request.trace_path; !trace.empty())
+  // On a full disk the file is empty, which was a warning.
+  const std::string& trace = arguments.request.trace_path;
+  std::error_code missing;
+  if (!trace.empty() && std::filesystem::file_size(trace, missing) > 0 && !missing)
     console.print("trace:    " + trace + ", for ui.perfetto.dev or chrome://tracing");
   if (progress.plan())
     console.print(

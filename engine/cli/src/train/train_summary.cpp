@@ -130,6 +130,8 @@ std::string run_summary(const train::RunReport& report) {
                      call_table(report) + drive_table(report) + endurance_line(report);
   text += "step " + std::to_string(report.last_step) + ", committed " +
           std::to_string(report.committed_step);
+  if (report.skipped_steps > 0)
+    text += "; " + std::to_string(report.skipped_steps) + " steps of this run updated nothing";
   if (report.losses.last) text += "; loss " + format_number("%.4f", *report.losses.last);
   if (report.losses.evaluation)
     text += ", eval loss " + format_number("%.4f", *report.losses.evaluation);

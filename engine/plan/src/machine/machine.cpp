@@ -67,7 +67,7 @@ std::string existing_part(const std::string& path) {
   return part.empty() ? "." : part.string();
 }
 
-// Bytes of the files below a directory. Earlier checkpoints make room for new ones.
+// Bytes of the files below a directory.
 std::uint64_t tree_bytes(const std::string& directory) {
   namespace fs = std::filesystem;
   std::uint64_t sum = 0;
@@ -163,8 +163,9 @@ MachineFacts probe_machine(const config::TrainConfig& config) {
   const std::string& checkpoints = config.sluice.checkpoints.directory;
   if (!checkpoints.empty()) {
     note_file_system(facts, checkpoints);
+    facts.checkpoint_bytes = tree_bytes(checkpoints);
     facts.free_disk_bytes.emplace_back(
-        checkpoints, nvme::free_disk_bytes(existing_part(checkpoints)) + tree_bytes(checkpoints));
+        checkpoints, nvme::free_disk_bytes(existing_part(checkpoints)) + facts.checkpoint_bytes);
   }
   return facts;
 }

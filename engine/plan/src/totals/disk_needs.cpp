@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "sluice/base/bytes.hpp"
+#include "sluice/base/text.hpp"
 #include "sluice/models/run_state.hpp"
 #include "sluice/nvme/striped_file.hpp"
 #include "sluice/offload/swap_store.hpp"
@@ -68,20 +69,39 @@ void share_free_space(std::vector<DiskNeed>& disks, const MachineFacts& machine)
   }
 }
 
-// Bytes of two checkpoints: the newest one, and the one being written.
-std::uint64_t checkpoint_bytes(const Plan& plan) {
-  return checked_mul(
-      2, offload::SwapStore::disk_bytes(
-             models::state_shards(plan.layouts, plan.state_format, plan.config.world_size),
-             offload::Durability::none));
+// The run removes an old checkpoint when the new one is whole, so one more than it keeps is there
+// for a while. How many it writes is unknown here: it is refused for those that its third one finds
+// beside it, and more than these are a line of the plan.
+void add_checkpoints(Plan& plan, const MachineFacts& machine) {
+  const config::CheckpointConfig& checkpoints = plan.config.sluice.checkpoints;
+  if (checkpoints.directory.empty()) return;
+  const std::uint64_t each = offload::SwapStore::disk_bytes(
+      models::state_shards(plan.layouts, plan.state_format, plan.config.world_size),
+      offload::Durability::none);
+  const auto kept = static_cast<std::uint64_t>(checkpoints.every > 0 ? checkpoints.keep : 0);
+  const std::uint64_t counted = checked_mul(std::min<std::uint64_t>(kept, 2), each);
+  add_disk(plan, machine, checkpoints.directory, checked_add(counted, each));
+  const auto disk =
+      std::find_if(plan.directories.disks.begin(), plan.directories.disks.end(),
+                   [&](const DiskNeed& need) { return need.directory == checkpoints.directory; });
+  if (disk == plan.directories.disks.end() || !disk->free_bytes) return;
+  const std::uint64_t all = checked_mul(checked_add(kept, 1), each);
+  if (kept > 2 && all > *disk->free_bytes)
+    plan.choices.push_back("keep: " + std::to_string(kept) +
+                           " checkpoints and the one being written take " + format_bytes(all) +
+                           ", and " + checkpoints.directory + " has " +
+                           format_bytes(*disk->free_bytes) +
+                           ", earlier checkpoints included; once it is full, new ones are missing");
+  // Of what is there, the run replaces only what it keeps.
+  const std::uint64_t there = std::min(machine.checkpoint_bytes, *disk->free_bytes);
+  *disk->free_bytes -= there - std::min(there, counted);
 }
 
 }  // namespace
 
 void fill_disks(Plan& plan, const MachineFacts& machine) {
   const config::ZeroConfig& zero = plan.config.zero;
-  const std::string& checkpoints = plan.config.sluice.checkpoints.directory;
-  if (!checkpoints.empty()) add_disk(plan, machine, checkpoints, checkpoint_bytes(plan));
+  add_checkpoints(plan, machine);
   if (plan.placement == Placement::resident || !uses_files(plan)) return;
   const config::OffloadConfig& states_place = place_of(zero.offload_optimizer, zero.offload_param);
   const config::OffloadConfig& scratch_place = place_of(zero.offload_param, zero.offload_optimizer);

@@ -26,6 +26,7 @@ enum Number : std::size_t {
   available_memory,
   memlock,
   address_space,
+  checkpoints,
   cores,
   gpu_total,  // 0: this rank has no GPU
   gpu_free,
@@ -36,9 +37,10 @@ enum Number : std::size_t {
 // The numbers of the facts that a plan follows from. A file system's id counts only by the
 // directories that share it.
 std::vector<std::uint64_t> numbers_of(const plan::MachineFacts& facts) {
-  std::vector<std::uint64_t> numbers = {facts.total_memory_bytes, facts.available_memory_bytes,
-                                        facts.memlock_bytes, facts.address_space_bytes,
-                                        static_cast<std::uint64_t>(facts.cores)};
+  std::vector<std::uint64_t> numbers = {
+      facts.total_memory_bytes, facts.available_memory_bytes,
+      facts.memlock_bytes,      facts.address_space_bytes,
+      facts.checkpoint_bytes,   static_cast<std::uint64_t>(facts.cores)};
   const plan::GpuFacts gpu = facts.device.gpu.value_or(plan::GpuFacts{});
   for (const std::uint64_t number : {gpu.total_bytes, gpu.free_bytes, gpu.page_bytes})
     numbers.push_back(number);
@@ -56,6 +58,7 @@ void set_numbers(plan::MachineFacts& facts, const std::vector<std::uint64_t>& nu
   facts.available_memory_bytes = numbers[available_memory];
   facts.memlock_bytes = numbers[memlock];
   facts.address_space_bytes = numbers[address_space];
+  facts.checkpoint_bytes = numbers[checkpoints];
   facts.cores = static_cast<int>(numbers[cores]);
   if (facts.device.gpu) {
     facts.device.gpu->total_bytes = numbers[gpu_total];

@@ -183,6 +183,7 @@ std::string to_json(const RunReport& report) {
   if (!report.calls.empty()) root["calls"] = to_value(report.calls);
   root["last_step"] = Json::Int64(report.last_step);
   root["committed_step"] = Json::Int64(report.committed_step);
+  root["skipped_steps"] = Json::Int64(report.skipped_steps);
   root["missed_checkpoints"] = Json::Int64(report.missed_checkpoints);
   root["choices"] = Json::Value(Json::arrayValue);
   for (const std::string& choice : report.choices) root["choices"].append(choice);

@@ -76,6 +76,7 @@ void fill_speed(RunReport& report, const ReportSources& from) {
 void RunTally::add(const StepRecord& record) {
   step_seconds.push_back(record.seconds);
   tokens += record.tokens;
+  skipped += record.skipped ? 1 : 0;
   last_loss = record.loss;
   last_bytes = record.bytes;
 }
@@ -92,6 +93,11 @@ RunReport make_report(const ReportSources& from) {
   report.losses.loss_scale = from.progress.loss_scaler.reported();
   report.last_step = from.progress.step;
   report.committed_step = from.progress.committed_step;
+  report.skipped_steps = from.tally.skipped;
+  if (report.skipped_steps > 0)
+    report.notices.push_back(std::to_string(report.skipped_steps) + " of " +
+                             std::to_string(from.tally.step_seconds.size()) +
+                             " steps updated nothing: their gradients were not finite");
   report.missed_checkpoints = from.progress.missed.count;
   if (report.missed_checkpoints > 0) report.notices.push_back(missed_text(from.progress.missed));
   report.choices = from.setup.plan.choices;

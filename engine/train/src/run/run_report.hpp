@@ -20,6 +20,7 @@ struct RunTally {
   Progress begun_from;               // when the run began, or was resumed
   std::vector<double> step_seconds;  // by step
   std::uint64_t tokens = 0;
+  std::int64_t skipped = 0;   // steps
   double commit_seconds = 0;  // writing the lines of steps, and committing them
   LinkBytes last_bytes;       // of the last step
   std::optional<double> last_loss;

@@ -57,8 +57,11 @@ void compare_inputs(const TrainRequest& request, RankGroup& ranks, const Configu
   if (ranks.size() == 1) return;
   std::string configuration = text_of_file(request.config_path);
   for (const std::string& tuned : request.tuned_paths) configuration += text_of_file(tuned);
-  for (const config::Setting& setting : request.settings)
-    configuration += setting.key + "=" + setting.value + (setting.only_auto ? "?" : ";");
+  for (const config::Setting& setting : request.settings) {
+    const bool of_request = setting.flag == "--steps" || setting.flag == "--epochs";
+    if (!of_request)
+      configuration += setting.key + "=" + setting.value + (setting.only_auto ? "?" : ";");
+  }
   const Data& data = setup.data;
   require_same_inputs(
       ranks,

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/launch_environment.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/plan/plan_text.hpp"
 #include "user_loop/loop.hpp"
@@ -20,6 +21,16 @@ Tensor only_one(Loop& loop, std::size_t unit, const Tensor& input) {
                                         std::to_string(outputs.size()) +
                                         " outputs: give its inputs as a vector to have them all");
   return std::move(outputs.front());
+}
+
+// Else every process of a launcher would train the same batches by itself.
+void check_is_alone() {
+  const LaunchEnvironment launch = launch_environment();
+  if (launch.world_size == 1) return;
+  throw InvalidArgument("rank " + std::to_string(launch.rank) + " of " +
+                        std::to_string(launch.world_size) + " (" + launch.launcher +
+                        "): a C++ loop of your own trains with one rank. Start one process, or "
+                        "train with several ranks by sluice train or from Python");
 }
 
 }  // namespace
@@ -46,7 +57,9 @@ Engine::Engine(const std::string& config_path, const EngineOptions& options)
     : Engine(config::load_train_config(config_path), options) {}
 
 Engine::Engine(const config::TrainConfig& config, const EngineOptions& options)
-    : loop_(std::make_shared<Loop>(config, options)) {}
+    : loop_(std::make_shared<Loop>(config, options)) {
+  check_is_alone();
+}
 
 Engine::~Engine() {
   try {

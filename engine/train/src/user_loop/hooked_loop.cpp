@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "ranks/same_config.hpp"
 #include "ranks/shared_facts.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/launch_environment.hpp"
@@ -40,6 +41,13 @@ RankPlace place_of(const config::TrainConfig& config) {
           .launcher = launch.launcher};
 }
 
+RankLinks compared_links(const config::TrainConfig& config,
+                         std::unique_ptr<zero::Communicator> communicator,
+                         std::unique_ptr<zero::Communicator> gather_communicator) {
+  require_same_config(*communicator, config);
+  return {std::move(communicator), std::move(gather_communicator)};
+}
+
 plan::MachineFacts facts_of(const config::TrainConfig& config) {
   if (config.world_size == 1) return plan::probe_machine(config);
   return share_of_host(plan::probe_machine(config), place_of(config));
@@ -57,7 +65,7 @@ HookedLoop::HookedLoop(const config::TrainConfig& config, const EngineOptions& o
     : core_(std::make_unique<LoopCore>(
           note_unused_keys(config, LoopKind::hooked), options,
           BroughtDevice{.facts = facts_of, .make = make_device},
-          RankLinks{std::move(communicator), std::move(gather_communicator)})) {}
+          compared_links(config, std::move(communicator), std::move(gather_communicator)))) {}
 
 HookedLoop::~HookedLoop() = default;
 

@@ -62,6 +62,8 @@ struct MachineFacts {
   // Free bytes of the file system below each directory that the configuration names. A missing
   // directory has no entry: the trainer reports it, with exit code 4.
   std::vector<std::pair<std::string, std::uint64_t>> free_disk_bytes;
+  // Bytes of the files in the checkpoint directory, which its free bytes above contain.
+  std::uint64_t checkpoint_bytes = 0;
   // The file system's id for each of these directories.
   std::vector<std::pair<std::string, std::uint64_t>> file_systems;
 };

@@ -166,6 +166,7 @@ struct RunReport {
   std::vector<ReportedCalls> calls;  // empty without comms_logger
   std::int64_t last_step = 0;
   std::int64_t committed_step = 0;
+  std::int64_t skipped_steps = 0;       // of this run, whose gradients were not finite
   std::int64_t missed_checkpoints = 0;  // that could not be written; a notice says why
   std::vector<std::string> choices;
   std::vector<std::string> notices;  // events that a person should look at
@@ -173,7 +174,7 @@ struct RunReport {
   std::vector<std::pair<std::string, std::string>> versions;
   std::string commit;
   std::string command_line;  // that began the run, quoted for a shell; may be empty
-  // The signal that ended the run: 2 (SIGINT) or 15 (SIGTERM); 0: none.
+  // The signal that ended the run: 1 (SIGHUP), 2 (SIGINT), 13 (SIGPIPE) or 15 (SIGTERM); 0: none.
   int stopped_by_signal = 0;
 };
 // One JSON object, report.json. Its keys are those of docs/cli.md.
