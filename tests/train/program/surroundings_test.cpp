@@ -367,36 +367,6 @@ TEST(Surroundings, AConfigurationFromAPipeTrains) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
 }
 
-// As when a terminal is closed. Under nohup the run goes on.
-TEST(Surroundings, AHangUpEndsARunWithItsCheckpoint) {
-  TrainFolder folder;
-  TrainSetup setup;
-  setup.optimizer_device = "cpu";
-  setup.sluice_keys = "\"checkpoint_dir\": \"" + folder.checkpoints() + "\", ";
-  folder.set(setup);
-  const int code =
-      run_and_signal(folder.arguments("report", 100000), std::chrono::milliseconds(3000), SIGHUP);
-  EXPECT_EQ(code, 129);
-  const std::size_t steps = column(folder, "report", "loss").size();
-  EXPECT_GT(steps, 0U);
-  const std::string report = folder.report_text("report");
-  EXPECT_NE(report.find("\"committed_step\":" + std::to_string(steps)), std::string::npos)
-      << report;
-  ::signal(SIGHUP, SIG_IGN);  // which programs that are started from here inherit
-  const pid_t child = start_sluice(folder.arguments("second", 100000, {"--resume"}));
-  ::signal(SIGHUP, SIG_DFL);
-  int status = 0;
-  while (line_count(folder.path("second/steps.jsonl")) < 1) {
-    ASSERT_EQ(::waitpid(child, &status, WNOHANG), 0) << "ended before its first step";
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // polls another process
-  }
-  ::kill(child, SIGHUP);
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // it would have ended by then
-  EXPECT_EQ(::waitpid(child, &status, WNOHANG), 0);
-  ::kill(child, SIGKILL);
-  ::waitpid(child, &status, 0);
-}
-
 TEST(Surroundings, ASignalEndsALongEvaluation) {
   TrainFolder folder;
   folder.set({});

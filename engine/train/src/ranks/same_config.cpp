@@ -34,7 +34,9 @@ std::string text_of(config::OffloadConfig::Device device) {
   return device == Device::none ? "none" : device == Device::cpu ? "cpu" : "nvme";
 }
 template <typename T>
-  requires requires(T value) { name_of(value); }
+requires requires(T value) {
+  name_of(value);
+}
 std::string text_of(T value) {
   return std::string(name_of(value));
 }
@@ -93,8 +95,7 @@ void add_zero(Values& values, const config::ZeroConfig& zero) {
   values.add("zero_optimization.stage", zero.stage);
   values.add("zero_optimization.offload_optimizer.device", zero.offload_optimizer.device);
   values.add("zero_optimization.offload_param.device", zero.offload_param.device);
-  values.add("gradient_allreduce_op",
-             std::string_view(zero.reduction.takes_sum ? "sum" : "avg"));
+  values.add("gradient_allreduce_op", std::string_view(zero.reduction.takes_sum ? "sum" : "avg"));
   values.add("prescale_gradients", zero.reduction.prescales);
   values.add("gradient_predivide_factor", zero.reduction.predivide_factor);
   values.add("communication_data_type", zero.reduction.wire_dtype);

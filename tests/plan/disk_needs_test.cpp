@@ -1,0 +1,62 @@
+// Room on the drives: what a plan says that its directories need.
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "plans.hpp"
+#include "sluice/plan/machine.hpp"
+#include "sluice/plan/make_plan.hpp"
+#include "sluice/plan/plan.hpp"
+
+namespace sluice::plan {
+namespace {
+
+// The old one goes when the new one is whole.
+TEST(DiskNeeds, HasRoomForTheCheckpointsThatARunKeepsAndTheOneBeingWritten) {
+  auto config = train_config(Device::cpu, Device::cpu, 512, 512);
+  config.sluice.checkpoints.directory = "/saved";
+  MachineFacts machine = roomy_machine();
+  machine.free_disk_bytes = {{"/saved", 1024 * kGiB}};
+  const auto need = [&](std::int64_t every, std::int64_t keep) {
+    config.sluice.checkpoints.every = every;
+    config.sluice.checkpoints.keep = keep;
+    const Plan plan = make_plan(config, model_config(4, 256), Placement::configured, machine);
+    return plan.directories.disks.front().needed_bytes;
+  };
+  const std::uint64_t one = need(0, 2);  // at the end
+  EXPECT_EQ(need(5, 1), 2 * one);
+  EXPECT_EQ(need(5, 2), 3 * one);
+  EXPECT_EQ(need(5, 50), 3 * one) << "how many a run writes is unknown";
+  const auto fits = [&](std::uint64_t free, std::uint64_t there) {
+    machine.free_disk_bytes = {{"/saved", free + there}};
+    machine.checkpoint_bytes = there;
+    return refusal(config, model_config(4, 256), machine).empty();
+  };
+  need(5, 2);
+  EXPECT_TRUE(fits(3 * one, 0));
+  EXPECT_FALSE(fits(3 * one - 1, 0));
+  EXPECT_TRUE(fits(one, 2 * one)) << "the two that are there stay until the next one is whole";
+  EXPECT_FALSE(fits(one - 1, 2 * one));
+  EXPECT_FALSE(fits(one - 1, 9 * one)) << "the run replaces two of them";
+}
+
+TEST(DiskNeeds, SaysWhenAllCheckpointsThatARunKeepsDoNotFit) {
+  auto config = train_config(Device::cpu, Device::cpu, 512, 512);
+  config.sluice.checkpoints = {.directory = "/saved", .every = 5, .keep = 50};
+  MachineFacts machine = roomy_machine();
+  const auto line = [&](std::uint64_t free) {
+    machine.free_disk_bytes = {{"/saved", free}};
+    std::string lines;
+    for (const std::string& choice :
+         make_plan(config, model_config(4, 256), Placement::configured, machine).choices)
+      if (choice.starts_with("keep: ")) lines += choice;
+    return lines;
+  };
+  EXPECT_EQ(line(1024 * kGiB), "");
+  EXPECT_NE(line(kGiB).find("keep: 50 checkpoints and the one being written take "),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace sluice::plan
