@@ -42,8 +42,18 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def make_loop(source: Source | Config, settings: Mapping[str, Any], groups: ranks.Groups, **options: Any) -> Loop:
-    """An `_engine.Loop`. ``settings``: values by key path that replace those of the source."""
-    options["ranks"], options["gather_ranks"] = groups
+    """An `_engine.Loop`. ``settings``: values by key path that replace those of the source. After an error the groups are closed.
+
+    A process that ends while a thread of Gloo drops the tensors of its last call aborts; a closed group has no thread.
+    """
+    try:
+        return _loop_of(source, settings, ranks=groups[0], gather_ranks=groups[1], **options)
+    except BaseException:
+        ranks.close(groups)
+        raise
+
+
+def _loop_of(source: Source | Config, settings: Mapping[str, Any], **options: Any) -> Loop:
     texts = [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in settings.items()]
     options["gpu"] = devices.current_gpu()
     make: type[Loop] = engine_module().Loop

@@ -38,7 +38,7 @@ class RankGroup:
     """
 
     def __init__(self) -> None:
-        self._group = dist.new_group(backend="gloo")
+        self._group: Any = dist.new_group(backend="gloo")
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.label = ""  # of the call in progress, from the extension: "the weights of unit ..."
         self.step_values: Sequence[Mapping[str, float]] = ()  # of the parameter groups, in the step that ends
@@ -83,6 +83,7 @@ class RankGroup:
         """Gives the group's threads and connections back. After the last collective has ended well: it waits for others."""
         with contextlib.suppress(ValueError):  # the script has destroyed all groups before
             dist.destroy_process_group(self._group)
+        self._group = None  # its threads end with the last reference
 
     @contextlib.contextmanager
     def _collective(self, kind: str, tensor: torch.Tensor | None) -> Iterator[None]:
