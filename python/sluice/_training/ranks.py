@@ -88,7 +88,7 @@ class RankGroup:
     @contextlib.contextmanager
     def _collective(self, kind: str, tensor: torch.Tensor | None) -> Iterator[None]:
         elements, size_bytes = (0, 0) if tensor is None else (tensor.numel(), tensor.nbytes)
-        with waiting((self._number, self._count)), _explained(), calls.timed(kind, self.label, size_bytes):
+        with _explained(), waiting((self._number, self._count)), calls.timed(kind, self.label, size_bytes):
             self._compare(kind, elements)
             yield
 
@@ -132,7 +132,7 @@ class _Difference(RuntimeError):
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """A context of a collective. Its error names the ranks that do not answer or have ended, where there are such."""
+    """A context around the wait in a collective. Its error names the ranks that do not answer or have ended, if any."""
     try:
         yield
     except RuntimeError as error:
@@ -220,7 +220,7 @@ def waiting(call: Call) -> contextlib.AbstractContextManager[None]:
 @contextlib.contextmanager
 def _with_all() -> Iterator[None]:
     """A context of a collective of no RankGroup. All ranks make these in one order."""
-    with inside(), waiting((-1, next(_calls))), _explained():
+    with inside(), _explained(), waiting((-1, next(_calls))):
         yield
 
 

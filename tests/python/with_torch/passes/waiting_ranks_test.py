@@ -59,5 +59,5 @@ def test_a_rank_that_fails_before_the_comparison_is_named(tmp_path: Path) -> Non
     (code, output), (other_code, other_output) = run("failing", tmp_path)
     assert code == other_code == 1
     assert "1 problem in config" in other_output
-    assert "RuntimeError: rank 1 (host " in output.splitlines()[-1], output
+    assert "RuntimeError: rank 1 (host " in output, output
     assert "has ended its training: it was in the start of an engine or a plan (" in output
