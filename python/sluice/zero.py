@@ -39,10 +39,12 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
 
     ``params``: a parameter, several, or a module. ``modifier_rank``: None for reading. 0: changes made inside the context
     are kept, in the master weights too, when the outermost context of the model has ended; with several ranks those of that
-    rank. The end of the context raises ValueError for another parameter that was written to, unless through ``.data``; one
-    rank alone has its values again then. Parameters of no engine have their values
-    anyway; those of an engine that has ended are a ValueError. ``fwd_module``: for a context inside that module's forward; the parameters are registered with it
-    (:func:`register_external_parameter`), so that backward has them too. Without it, no engine trains meanwhile.
+    rank. The end of the context raises ValueError for another parameter that was written to, unless through ``.data``. One
+    that trains then has the values of its master again, on every rank; with bf16 they may be what was written, and a frozen one
+    may keep that. Every rank enters and leaves the context. Parameters of no engine have their values anyway; those of an
+    engine that has ended are a ValueError. ``fwd_module``: for a context inside that module's forward; the parameters are
+    registered with it (:func:`register_external_parameter`), so that backward has them too. Without it, no engine trains
+    meanwhile.
     """
 
     def __init__(
@@ -114,16 +116,18 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
                 owner.model.shown[owner.name] -= 1
             self._leave()
         for parameter, owner in written:
-            if parameter.requires_grad and ranks.world_size() == 1:  # other ranks would not know of it
+            if parameter.requires_grad:
                 owner.model.unchanged.add(owner.name)
         for model in models:
             model.end_changes()
         if written and error[0] is None:
             parameter, owner = written[0]
             why = "which without modifier_rank is for reading" if id(parameter) in given else "which was not given it"
+            has_apart = parameter.requires_grad and parameter.dtype != torch.bfloat16  # bf16 weights may be a part of the master
+            stays = "" if has_apart else ". It is frozen or bf16, and may keep what was written: load a checkpoint"
             raise ValueError(
                 f"parameter {owner.name} was written to inside GatheredParameters, {why}: modifier_rank=0 keeps the change of a "
-                "parameter that is given"
+                f"parameter that is given{stays}"
             )
 
     def _changed(self) -> Iterator[tuple[Owner, torch.Tensor, torch.Tensor]]:

@@ -305,9 +305,9 @@ class OffloadedModel:
         """Sets the parameters that were changed inside GatheredParameters, when the last one has ended. Every rank calls it."""
         if any(self.shown.values()):
             return
-        changes, unchanged = self.changes, self.unchanged
+        changes, unchanged = self.changes, ranks.of_any(self.unchanged)
         self.changes, self.unchanged = {}, set()
-        for name in unchanged - changes.keys():
+        for name in sorted(unchanged - changes.keys()):
             if not self.only_computes:
                 self.loop.set_master(name, self.loop.master(name))
         for name, (before, values) in changes.items():

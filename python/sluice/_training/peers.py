@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import socket
 import sys
@@ -13,11 +14,17 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+log = logging.getLogger("sluice")
+
 BEAT_SECONDS = 1.0
 _LIMIT_SECONDS = 45.0
 _ANSWER_SECONDS = 3 * BEAT_SECONDS  # a rank that is alive has beaten by then
 _LAST_BEAT_SECONDS = 10.0
 _NEVER = float("inf")
+WAY_OUT = (
+    "Every rank makes the same calls, at every ZeRO stage: evaluation, GatheredParameters, module_state_dict(), save_checkpoint() "
+    "and save_16bit_model() are for all ranks, and the script's own files for rank 0"
+)
 Call = tuple[int, int] | None  # number of a group, and of its collective
 
 
@@ -58,11 +65,13 @@ class Peers:
         self._peers = [_Peer(seen_at=time.monotonic()) for _ in range(world_size)]
         self._waits: dict[int, tuple[float, Call]] = {}  # by thread: since when, for what
         self._inside_since = _NEVER  # the call of the loop that the training thread is in
+        self._outside_since = time.monotonic()  # of such calls, while there is none
+        self._warned: tuple[float, float] = (_NEVER, limit)  # of a wait: its begin, and the seconds before its next warning
         self._beats = 0
         self._process = os.getpid()
         self._has_ended = False
         self._write()
-        self._store.wait([f"peer{other}" for other in range(world_size)])
+        self._meet()
         self._end_of_beats = threading.Event()
         self._beating = threading.Thread(target=self._beat, name="sluice-peers", daemon=True)
         self._beating.start()
@@ -79,6 +88,7 @@ class Peers:
         try:
             yield
         finally:
+            self._outside_since = time.monotonic()
             self._inside_since = _NEVER
 
     def end(self) -> None:
@@ -108,6 +118,17 @@ class Peers:
         lines = [self._line(other, f"has not answered for {now - self._peers[other].seen_at:.0f} s") for other in gone if other not in ended]
         return "; ".join([*lines, *(self._line(other, "has ended its training") for other in ended)])
 
+    def _meet(self) -> None:
+        """Waits for the first beats of the others, as long as their store does. Raises ConnectionError with those that are away."""
+        try:
+            self._store.wait([f"peer{other}" for other in range(self.world_size)])
+        except RuntimeError as error:
+            away = [str(other) for other in self._others() if not self._store.check([f"peer{other}"])]
+            raise ConnectionError(
+                f"rank {self.rank} has waited for others at the start of its first engine, and these have not come to theirs: "
+                f"{', '.join(away)} ({str(error).splitlines()[0]})"
+            ) from None
+
     def _others(self) -> list[int]:
         return [other for other in range(self.world_size) if other != self.rank]
 
@@ -119,6 +140,7 @@ class Peers:
         self._beats += 1
         text = {"beat": self._beats, "host": socket.gethostname(), "pid": os.getpid(), "doing": self.doing, "ended": self._has_ended}
         text["stuck"] = self._stuck()
+        text["outside"] = time.monotonic() - self._outside_since if self._inside_since == _NEVER else 0.0
         self._store.set(f"peer{self.rank}", json.dumps(text))
 
     def _stuck(self) -> list[Call]:
@@ -162,9 +184,27 @@ class Peers:
             # A rank may end while what it sent is still on its way to this one, which then waits no longer.
             ended = [other for other in self._others() if self._peers[other].had_ended(now - _ANSWER_SECONDS)]
             if not (silent or ended or self.difference) and self._wait_for_each_other():
-                self.difference = "the ranks do not make the same calls, and wait for each other"
+                self.difference = f"the ranks do not make the same calls, and wait for each other. {WAY_OUT}"
             if silent or ended or self.difference:
                 self._end_process(silent, ended)
+            self._warn_of_outside(since, now)
+
+    def _warn_of_outside(self, since: float, now: float) -> None:
+        """Names the ranks in code of their script for the limit, for which this one has waited as long. Again at each doubling.
+
+        They may come yet: a script may write files on one rank for long. So nothing ends.
+        """
+        begin = max(since, self._inside_since)
+        if begin != self._warned[0]:
+            self._warned = begin, self._limit
+        if now - begin < self._warned[1] or not self._stuck():
+            return
+        seconds = {other: self._peers[other].value("outside") for other in self._others() if self._peers[other].text}
+        outside = [self._line(other, f"has been outside the engine for {of:.0f} s") for other, of in seconds.items() if of >= self._limit]
+        if outside:
+            self._warned = begin, 2 * (now - begin)
+            found = f"rank {self.rank} has waited {now - begin:.0f} s in {self.doing}, and goes on waiting: {'; '.join(outside)}"
+            log.warning("%s. %s", found, WAY_OUT)
 
     def _end_process(self, silent: list[int], ended: list[int]) -> None:
         now = time.monotonic()

@@ -14,10 +14,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
+from .._errors import Error
 from .._launcher import number, take_variables
 from . import objects
 from .calls import calls
-from .peers import Call, Peers, limit_seconds
+from .peers import WAY_OUT, Call, Peers, limit_seconds
 
 _MEETING = datetime.timedelta(minutes=1)
 _KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "barrier")
@@ -88,16 +89,9 @@ class RankGroup:
     @contextlib.contextmanager
     def _collective(self, kind: str, tensor: torch.Tensor | None) -> Iterator[None]:
         elements, size_bytes = (0, 0) if tensor is None else (tensor.numel(), tensor.nbytes)
-        with waiting((self._number, self._count)):
-            try:
-                with calls.timed(kind, self.label, size_bytes):
-                    self._compare(kind, elements)
-                    yield
-            except RuntimeError as error:
-                known = "" if _peers is None or isinstance(error, _Difference) else _peers.explain()
-                if not known:
-                    raise
-                raise RuntimeError(f"{known} ({str(error).splitlines()[0]})") from None
+        with _explained(), waiting((self._number, self._count)), calls.timed(kind, self.label, size_bytes):
+            self._compare(kind, elements)
+            yield
 
     def _compare(self, kind: str, elements: int) -> None:
         self._count += 1
@@ -112,7 +106,7 @@ class RankGroup:
             f"rank {rank} is in {where} ({_KINDS[int(call[1])]} of {label or 'no unit'}, {int(call[2])} elements)"
             for rank, (call, (where, label, _)) in enumerate(zip(made, doing))
         ]
-        found = "the ranks do not make the same calls: " + ", ".join(shown)
+        found = f"the ranks do not make the same calls: {', '.join(shown)}. {WAY_OUT}"
         value = _different_value([values for _, _, values in doing])
         if value and all(label == _END_OF_STEP for _, label, _ in doing):
             found = f"the ranks step with different values: {value}"
@@ -135,6 +129,18 @@ def _different_value(of_ranks: list[Sequence[Mapping[str, float]]]) -> str:
 
 class _Difference(RuntimeError):
     """The ranks do different things."""
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """A context around the wait in a collective. Its error names the ranks that do not answer or have ended, if any."""
+    try:
+        yield
+    except RuntimeError as error:
+        known = "" if _peers is None or isinstance(error, _Difference) else _peers.explain()
+        if not known:
+            raise
+        raise RuntimeError(f"{known} ({str(error).splitlines()[0]})") from None
 
 
 def world_size() -> int:
@@ -181,8 +187,11 @@ def groups() -> Groups:
     if _peers is None:
         store = dist.distributed_c10d.PrefixStore("sluice", dist.distributed_c10d._get_default_store())
         _peers = Peers(dist.get_rank(), dist.get_world_size(), store, limit_seconds())
-        _control = dist.new_group(backend="gloo")
-    return RankGroup(), RankGroup()
+    set_doing("the start of an engine or a plan")
+    with _with_all():
+        if _control is None:
+            _control = dist.new_group(backend="gloo")
+        return RankGroup(), RankGroup()
 
 
 def end() -> None:
@@ -212,8 +221,18 @@ def waiting(call: Call) -> contextlib.AbstractContextManager[None]:
 @contextlib.contextmanager
 def _with_all() -> Iterator[None]:
     """A context of a collective of no RankGroup. All ranks make these in one order."""
-    with inside(), waiting((-1, next(_calls))):
+    with inside(), _explained(), waiting((-1, next(_calls))):
         yield
+
+
+def gather(what: str, own: Result) -> list[Result]:
+    """``own`` of each rank. Every rank calls it for the same purpose. Raises :class:`sluice.Error` on all of them where one differs."""
+    with _with_all():
+        everyone = objects.gather((what, own, "" if _peers is None else _peers.doing), _control)
+    if any(theirs != what for theirs, _, _ in everyone):
+        shown = ", ".join(f"rank {other} is in {doing} ({theirs})" for other, (theirs, _, doing) in enumerate(everyone))
+        raise Error(f"the ranks do not make the same calls: {shown}. {WAY_OUT}")
+    return [one for _, one, _ in everyone]
 
 
 def inside() -> contextlib.AbstractContextManager[None]:
@@ -225,13 +244,20 @@ def check_agreement(facts: Mapping[str, Any]) -> None:
     """Raises ValueError on every rank when one of them has another value of a fact."""
     if world_size() == 1:
         return
-    with _with_all():
-        everyone = objects.gather(dict(facts), _control)
+    everyone = gather("comparison of their values", dict(facts))
     for other, theirs in enumerate(everyone):
         for name in sorted({*everyone[0], *theirs}):
             here, there = everyone[0].get(name, "none"), theirs.get(name, "none")
             if here != there:
                 raise ValueError(f"the ranks train different things: {name} is {here} on rank 0 and {there} on rank {other}")
+
+
+def of_any(names: set[str]) -> set[str]:
+    """The names that any rank gives. Every rank calls it."""
+    if world_size() == 1:
+        return names
+    set_doing("the end of GatheredParameters")
+    return set().union(*gather("names of what was written to", names))
 
 
 def together(work: Callable[[], Result]) -> Result:
@@ -243,8 +269,7 @@ def together(work: Callable[[], Result]) -> Result:
         result = work()
     except Exception as raised:
         error = raised
-    with _with_all():
-        failures = objects.gather("" if error is None else f"{type(error).__name__}: {error}", _control)
+    failures = gather("part of a checkpoint", "" if error is None else f"{type(error).__name__}: {error}")
     if error is not None:
         raise error
     for other, failure in enumerate(failures):

@@ -20,7 +20,7 @@ _SECONDS_BETWEEN = 0.2
 _BAR_WIDTH = 24
 # Calls that all ranks make, beside those of the passes.
 _WHOLE_TENSORS = {f"{what}{name}" for what in ("", "set_") for name in ("parameter", "master", "moment", "gradient")}
-_OF_ALL_RANKS = _WHOLE_TENSORS | {"finish", "save_checkpoint", "load_checkpoint"}
+_OF_ALL_RANKS = _WHOLE_TENSORS | {"initialize", "finish", "save_checkpoint", "load_checkpoint"}
 
 
 class StepBar:

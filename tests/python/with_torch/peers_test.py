@@ -27,7 +27,11 @@ class Store:
         self.texts[key] = text.encode()
 
     def wait(self, keys: list[str]) -> None:
-        assert all(key in self.texts for key in keys)
+        if not self.check(keys):
+            raise RuntimeError("wait timeout")
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self.texts for key in keys)
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
         if self.closed:
@@ -37,8 +41,8 @@ class Store:
         self.readers -= 1
         return [self.texts[key] for key in keys]
 
-    def write_peer(self, ended: bool, beat: int = 1, stuck: Sequence[tuple[int, int]] = ()) -> None:
-        text = {"beat": beat, "host": "there", "pid": 7, "doing": "step()", "ended": ended, "stuck": stuck}
+    def write_peer(self, ended: bool, beat: int = 1, stuck: Sequence[tuple[int, int]] = (), outside: float = 0) -> None:
+        text = {"beat": beat, "host": "there", "pid": 7, "doing": "step()", "ended": ended, "stuck": stuck, "outside": outside}
         self.set("peer1", json.dumps(text))
 
 
@@ -124,3 +128,26 @@ def test_ranks_that_wait_for_each_other_are_found(
                 break
     assert ("wait for each other" in group.difference) == is_found
     assert bool(ends) == is_found
+
+
+def test_a_rank_that_does_not_come_to_its_first_engine_is_named(store: Store) -> None:
+    with pytest.raises(ConnectionError, match=r"rank 0 has waited .*these have not come to theirs: 1 \(wait timeout\)"):
+        peers.Peers(0, 2, store, limit=60)
+
+
+@pytest.mark.parametrize(("outside", "is_named"), [(9 * BEAT, True), (4 * BEAT, False)])
+def test_ranks_outside_the_engine_for_the_limit_are_named_seldom(
+    outside: float, is_named: bool, store: Store, ends: list[list[int]], caplog: pytest.LogCaptureFixture
+) -> None:
+    store.write_peer(ended=False)
+    group = peers.Peers(0, 2, store, limit=8 * BEAT)
+    for number in range(2):
+        with group.inside(), group.wait((0, 2)):
+            for beat in range(100 if is_named else 16):
+                store.write_peer(ended=False, beat=beat, outside=outside)
+                time.sleep(BEAT)
+                if len(caplog.messages) > number:
+                    break
+    assert not ends
+    assert len(caplog.messages) == 2 * is_named  # one in each wait: the next is due at twice the time
+    assert all("rank 1 (host there, process 7) has been outside the engine for 0 s: it was in step()" in line for line in caplog.messages)

@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import ranks
 from ..engine_values import EngineValues
-from . import checkpoint
+from . import checkpoint, client_states
 from .files import latest_tag, set_latest, tag_folder
 from .optimizers import check_groups, check_scheduler
 
@@ -35,15 +35,18 @@ class EngineCheckpoints(EngineValues):
         """Writes save_dir/tag: weights and states of what trains, buffers, the scheduler, counters and client_state.
 
         Without a tag: ``global_step`` and the number of steps. ``latest`` then names the tag. Frozen parameters are not
-        written: they come from the model. Returns True; raises OSError, :class:`sluice.StorageError`, and ValueError where no
+        written: they come from the model. At ZeRO-3 each rank has a client_state of its own, below it is rank 0's for all, as
+        with DeepSpeed. Returns True; raises OSError, :class:`sluice.StorageError`, and ValueError where no
         parameter trains.
         """
         self._check_own("save_checkpoint")
+        ranks.set_doing("save_checkpoint")
         checkpoint.check_trains(self._offloaded)  # before there is a folder
         name = f"global_step{self.global_steps}" if tag is None else str(tag)
         ranks.check_agreement({"the tag of save_checkpoint": name})
         folder = ranks.together(lambda: tag_folder(save_dir, name))
-        checkpoint.save(folder, self._offloaded, lambda: self._beside_states(client_state))
+        of_ranks = client_states.of_ranks(client_state) if self.zero_optimization_stage() == 3 else {}
+        checkpoint.save(folder, self._offloaded, lambda: {**self._beside_states(client_state), **of_ranks})
         ranks.together(lambda: set_latest(save_dir, name) if save_latest and self.global_rank == 0 else None)
         return True
 
@@ -80,7 +83,8 @@ class EngineCheckpoints(EngineValues):
         ``load_module_strict`` False: buffers that only the checkpoint or the model has are left out, and so are weights if they
         are loaded without states.
 
-        Returns the folder and the client_state, or (None, None) where there is no ``latest``. Raises ValueError for other
+        Returns the folder and the client_state, or (None, None) where there is no ``latest``. The client_state is this rank's, if
+        it was saved at ZeRO-3 by as many ranks; else it is rank 0's. Raises ValueError for other
         groups or tags of ranks and for a ``custom_load_fn``, OSError where that file has no room,
         :class:`sluice.StorageError` for what is damaged or of another model. Then the engine is as before, or it was loaded
         in part only and takes only another checkpoint, with states.
@@ -91,6 +95,7 @@ class EngineCheckpoints(EngineValues):
                 "reads the weights, and inside sluice.zero.GatheredParameters(list(engine.module.parameters()), modifier_rank=0) they "
                 "can be set"
             )
+        ranks.set_doing("load_checkpoint")
         name = ranks.together(lambda: latest_tag(load_dir) if tag is None else str(tag))
         ranks.check_agreement({"the tag of load_checkpoint": name})
         if name is None:
@@ -101,6 +106,7 @@ class EngineCheckpoints(EngineValues):
         scheduler = self.lr_scheduler if load_lr_scheduler_states and not load_module_only else None
 
         def check(saved: dict[str, Any]) -> None:
+            saved["client_state"] = client_states.own_of(folder, saved)
             if has_states:
                 check_groups(folder, saved, self.optimizer)
             if scheduler is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from ranks_test import run_text
 from small_models import config, engine_of
 from torch import nn
 
@@ -110,3 +111,37 @@ def test_a_key_encoder_follows_between_steps() -> None:
         assert torch.equal(after[f"k.{name}"], before[f"k.{name}"] * 0.75 + before[f"q.{name}"] * 0.25)
         assert torch.equal(after[f"q.{name}"], before[f"q.{name}"])
     engine.destroy()
+
+
+WRITTEN_ON_ONE_RANK = """
+import json, os, sys
+sys.path.insert(0, sys.argv[1])
+import torch
+from small_models import config, engine_of, make, train
+from sluice import zero
+rank, sums = int(os.environ["RANK"]), []
+for stage, precision in ((1, "fp16"), (3, "fp16"), (1, "bf16")):
+    engine = engine_of(make(blocks=1), config("device", zero_optimization={"stage": stage}, **{precision: {"enabled": True}}))
+    train(engine, range(1))
+    before = engine.module_state_dict()
+    try:
+        with zero.GatheredParameters(engine.module.norm.weight), torch.no_grad():
+            if rank == 0:
+                engine.module.norm.weight.fill_(5)
+    except ValueError as error:
+        assert rank == 0 and "norm.weight was written to inside GatheredParameters" in str(error), error
+        assert ("may keep what was written" in str(error)) == (precision == "bf16"), error
+    else:
+        assert rank == 1
+    after = engine.module_state_dict()
+    assert precision == "bf16" or all(torch.equal(after[name], value) for name, value in before.items())
+    sums.append({name: value.double().sum().item() for name, value in after.items()})
+    train(engine, range(1, 2))
+    engine.destroy()
+open(os.path.join(sys.argv[2], str(rank)), "w").write(json.dumps(sums))
+"""
+
+
+def test_a_write_for_reading_on_one_rank_leaves_equal_weights_on_all(tmp_path: Path) -> None:
+    first, second = run_text(WRITTEN_ON_ONE_RANK, tmp_path)
+    assert first == second

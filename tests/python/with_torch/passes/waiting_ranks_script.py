@@ -1,0 +1,43 @@
+"""One of two ranks of waiting_ranks_test.py, which do not make the same calls. Arguments: the rank, a folder to meet in, what."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import torch
+from small_models import batch, config, engine_of, loss_of, make
+
+import sluice
+
+RANK, WHAT = int(sys.argv[1]), sys.argv[3]
+OUTSIDE_SECONDS = 8
+
+
+def evaluate(engine: Any) -> None:
+    with torch.no_grad():
+        engine(batch(9)[0])
+
+
+def main() -> None:
+    sluice.init_distributed(init_method=f"file://{sys.argv[2]}/meet", rank=RANK, world_size=2)
+    keys = config("device", zero_optimization={"stage": 1})
+    if WHAT == "failing" and RANK == 1:
+        keys["optimizer"]["params"]["lr"] = -1
+    engine = engine_of(make(blocks=1), keys)
+    ids, targets = batch(RANK)
+    engine.backward(loss_of(engine(ids), targets))
+    engine.step()
+    if WHAT in ("evaluation", "engine"):
+        time.sleep(OUTSIDE_SECONDS * RANK)  # as a barrier of the script, that ends
+        evaluate(engine if WHAT == "evaluation" else engine_of(make(blocks=1), keys))
+    elif RANK == 0 and WHAT == "weights":
+        engine.module_state_dict()
+    else:
+        evaluate(engine)
+    engine.destroy()
+    print("done")
+
+
+main()

@@ -1,0 +1,44 @@
+"""Whose client_state a rank gets: as with DeepSpeed its own at ZeRO-3, and rank 0's below."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ranks_test import run_text
+from small_models import engine_of, make
+
+SAVING = """
+import json, os, sys
+sys.path.insert(0, sys.argv[1])
+import torch
+from small_models import config, engine_of, make
+rank, place = int(os.environ["RANK"]), sys.argv[2]
+loaded = []
+for stage in (1, 3):
+    engine = engine_of(make(blocks=1), config("device", zero_optimization={"stage": stage}))
+    for state in ({"rank": rank, "rng": torch.full((4,), rank)}, {"epoch": 2}, None):
+        engine.save_checkpoint(place, f"stage{stage}", client_state=state)
+        found = engine.load_checkpoint(place, f"stage{stage}")[1]
+        if "rng" in found:
+            assert found.pop("rng").tolist() == [found["rank"]] * 4
+        loaded.append(found)
+    engine.save_checkpoint(place, f"last{stage}", client_state={"rank": rank})
+    try:
+        engine.save_checkpoint(place, "none", client_state={"f": (lambda: None) if rank == 1 else 1})
+    except Exception as error:
+        assert stage == 3 and ("rank 1 has failed: " in str(error)) == (rank == 0), error
+    else:
+        assert stage == 1
+    engine.destroy()
+open(os.path.join(place, str(rank)), "w").write(json.dumps(loaded))
+"""
+
+
+def test_a_rank_has_its_own_client_state_at_zero_3(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for rank, loaded in enumerate(run_text(SAVING, tmp_path)):
+        assert loaded == [{"rank": 0}, {"epoch": 2}, {}, {"rank": rank}, {"epoch": 2}, {}]
+    engine = engine_of(make(blocks=1))
+    assert engine.load_checkpoint(tmp_path, "last3")[1] == {"rank": 0}
+    assert "has a client_state of each of 2 ranks, and 1 load it: all of them have rank 0's" in caplog.text
+    engine.destroy()
