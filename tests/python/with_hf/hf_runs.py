@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -53,7 +54,10 @@ def write_config(folder: Path, config: dict[str, Any]) -> Path:
 def run(script: str, *arguments: object, provide: bool = True) -> str:
     """Runs a script of this folder, with the module deepspeed or without. Returns its output."""
     command = [sys.executable, *(("-m", "sluice.as_deepspeed") if provide else ()), str(HERE / script), *map(str, arguments)]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    with socket.socket() as listening:  # scripts of two tests meet at ports of their own
+        listening.bind(("127.0.0.1", 0))
+        port = str(listening.getsockname()[1])
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "MASTER_PORT": port}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, check=False)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
     return result.stdout + result.stderr
