@@ -7,13 +7,10 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import errno
 import json
 import math
 import os
-import re
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -86,9 +83,6 @@ def _path_of(source: str | os.PathLike[str]) -> str:
     path = os.fspath(source)
     if _core.is_base64(path):
         return path
-    text = _decoded(path)
-    if text:
-        return base64.urlsafe_b64encode(text).decode()
     try:
         os.stat(path)  # FileNotFoundError, before anything is read
     except (FileNotFoundError, NotADirectoryError):
@@ -100,26 +94,6 @@ def _path_of(source: str | os.PathLike[str]) -> str:
             raise
         raise _no_source(path) from None
     return path
-
-
-# Comments and spaces before the first brace. The parser reads them too; `_core.is_base64` looks for the brace alone.
-_BEFORE_OBJECT = re.compile(rb"(?:[ \t\r\n]|(?:#|//)[^\r\n]*[\r\n]|/\*(?:(?!\*/).)*\*/)*(?={)", re.DOTALL)
-
-
-def _decoded(source: str) -> bytes:
-    """A text in base64 as `_core.is_base64` knows it; empty for any other. Its lines and columns stay.
-
-    The base64 may have spaces around it and lack its padding. The text may begin with a mark of byte order and comments.
-    """
-    digits = source.strip().rstrip("=").replace("+", "-").replace("/", "_")
-    if os.path.exists(source) or not re.fullmatch(r"[\w-]+", digits, re.ASCII):
-        return b""
-    try:
-        text = base64.urlsafe_b64decode(digits + "=" * (-len(digits) % 4)).removeprefix(b"\xef\xbb\xbf")
-    except binascii.Error:
-        return b""
-    found = _BEFORE_OBJECT.match(text)
-    return re.sub(rb"[^\r\n]", b" ", found[0]) + text[found.end() :] if found else b""
 
 
 def _no_source(source: str) -> ValueError:

@@ -339,10 +339,14 @@ TEST(Base64, StandsInPlaceOfAFile) {
   // {"train_batch_size": 8}
   const std::string text = "eyJ0cmFpbl9iYXRjaF9zaXplIjogOH0=";
   EXPECT_EQ(load_train_config(text).train_batch_size, 8);
-  EXPECT_EQ(decoded_config(text), "{\"train_batch_size\": 8}");
-  EXPECT_EQ(decoded_config("ds.json"), "");
-  EXPECT_EQ(decoded_config("configs/ds_config"), "");
-  EXPECT_EQ(decoded_config("abcdefgh"), "");
+  const std::string object = "{\"train_batch_size\": 8}";
+  EXPECT_EQ(decoded_config(text), object);
+  EXPECT_EQ(decoded_config(" eyJ0cmFpbl9iYXRjaF9zaXplIjogOH0\n"), object) << "without padding";
+  EXPECT_EQ(decoded_config("77u/eyJ0cmFpbl9iYXRjaF9zaXplIjogOH0="), object) << "byte order mark";
+  EXPECT_EQ(decoded_config("IyBvdXJzCi8qIGEgKi97fQ=="), "# ours\n/* a */{}");
+  EXPECT_EQ(decoded_config("IyBvdXJz"), "") << "a comment alone";
+  for (const char* const path : {"", "ds.json", "configs/ds_config", "abcdefgh"})
+    EXPECT_EQ(decoded_config(path), "");
 }
 
 TEST(SwitchedOff, SectionsTakeNumbersOutOfRange) {

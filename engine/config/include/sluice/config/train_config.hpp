@@ -326,7 +326,9 @@ TrainConfig load_train_config(const std::string& path, const LoadOptions& option
 // quote and comma. Keys and values are not checked. Throws ConfigError for a text that is no JSON
 // object, or has a key twice; InvalidArgument when the file is unreadable.
 std::string strict_json(const std::string& path);
-// The text of a configuration in url-safe base64; empty when `text` is not one, or names a file.
+// The text of a configuration in url-safe or common base64; empty when `text` is not one, or names
+// a file. It may have spaces around it, lack its padding, and begin with a mark of byte order or a
+// comment.
 std::string decoded_config(std::string_view text);
 // True for a file with nothing but the sections "aio" and "sluice", as `sluice nvme tune` writes
 // it. False for any other file, also one that is unreadable.
