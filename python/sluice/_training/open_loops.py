@@ -7,6 +7,7 @@ import contextlib
 import gc
 import logging
 import os
+import sys
 import shutil
 import weakref
 from dataclasses import dataclass, field
@@ -156,22 +157,25 @@ def end(loop: Any, finishes: bool = True) -> None:
             directories.remove(has_begun)
 
 
-def _end_unwatched(loop: Any, finishes: bool = True) -> None:
-    """As :func:`end`, where no caller is left to take an error: it is logged, and the script's exit code is not 0."""
+def _end_unwatched(loop: Any, finishes: bool = True) -> bool:
+    """As :func:`end`, where no caller is left to take an error: it is logged, and the script's exit code is not 0. Whether it went well."""
     try:
         if is_open(loop):
             end(loop, finishes)
     except Exception:
         log.exception("the end of training failed")
         engine_module().fail_at_exit()
+        return False
+    return True
 
 
 @atexit.register
 def _end_all() -> None:
     """A script that ends has its last step committed, and no thread of a loop outlives Python."""
+    has_failed = hasattr(sys, "last_value")  # the script's exception
     for loop in list(_open):
-        _end_unwatched(loop)
-    ranks.end()
+        has_failed = not _end_unwatched(loop) or has_failed
+    ranks.end(has_failed)
 
 
 # A forked child has no thread of its parent's engines, so it ends none of them.

@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import itertools
 import os
+import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
@@ -31,6 +32,9 @@ _calls = itertools.count()  # of no RankGroup
 Groups = tuple["RankGroup | None", "RankGroup | None"]
 
 
+_living: weakref.WeakSet[RankGroup] = weakref.WeakSet()
+
+
 class RankGroup:
     """Collectives of one thread over its own process group of the CPU. Called from the extension.
 
@@ -40,6 +44,7 @@ class RankGroup:
 
     def __init__(self) -> None:
         self._group: Any = dist.new_group(backend="gloo")
+        _living.add(self)
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.label = ""  # of the call in progress, from the extension: "the weights of unit ..."
         self.step_values: Sequence[Mapping[str, float]] = ()  # of the parameter groups, in the step that ends
@@ -89,7 +94,8 @@ class RankGroup:
     @contextlib.contextmanager
     def _collective(self, kind: str, tensor: torch.Tensor | None) -> Iterator[None]:
         elements, size_bytes = (0, 0) if tensor is None else (tensor.numel(), tensor.nbytes)
-        with _explained(), waiting((self._number, self._count)), calls.timed(kind, self.label, size_bytes):
+        # Inside the wait: another rank may have ended for a difference that this one's watch is about to see.
+        with waiting((self._number, self._count)), _explained(), calls.timed(kind, self.label, size_bytes):
             self._compare(kind, elements)
             yield
 
@@ -194,10 +200,17 @@ def groups() -> Groups:
         return RankGroup(), RankGroup()
 
 
-def end() -> None:
-    """This rank trains no more. Called at exit, after the last call that waits for other ranks."""
+def end(has_failed: bool) -> None:
+    """This rank trains no more. Called at exit, after the last call that waits for other ranks.
+
+    A process that ends while a thread of Gloo drops the tensors of its last call aborts; a closed group has no thread. After
+    a failure a call may not have ended, for which closing would wait.
+    """
     if _peers is not None:
         _peers.end()
+    for group in [] if has_failed else list(_living):
+        with contextlib.suppress(Exception):  # the script has ended torch.distributed
+            group.close()
 
 
 def close(made: Groups) -> None:
