@@ -7,8 +7,8 @@ import contextlib
 import gc
 import logging
 import os
-import sys
 import shutil
+import sys
 import weakref
 from dataclasses import dataclass, field
 from typing import Any
