@@ -63,9 +63,7 @@ void set_action(void (*handler)(int)) {
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
   ::sigaction(SIGPIPE, &action, nullptr);
-  struct sigaction before = {};
-  ::sigaction(SIGHUP, nullptr, &before);
-  if (before.sa_handler != SIG_IGN) ::sigaction(SIGHUP, &action, nullptr);  // nohup
+  if (!is_ignored(SIGHUP)) ::sigaction(SIGHUP, &action, nullptr);  // nohup
 }
 
 }  // namespace
@@ -89,6 +87,11 @@ StopSignals::~StopSignals() {
 
 const std::atomic<int>& StopSignals::stop() const {
   return g_stop;
+}
+
+bool is_ignored(int number) {
+  struct sigaction action = {};
+  return ::sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
 void ignore_file_size_signal() {

@@ -26,6 +26,9 @@ class StopSignals {
   const std::atomic<int>& stop() const;
 };
 
+// Whether this process ignores the signal, as SIGHUP when nohup has started it.
+bool is_ignored(int number);
+
 // After this call, growing a file beyond RLIMIT_FSIZE fails that write with EFBIG instead of ending
 // the process.
 void ignore_file_size_signal();

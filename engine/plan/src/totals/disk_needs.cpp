@@ -92,7 +92,7 @@ void add_checkpoints(Plan& plan, const MachineFacts& machine) {
                            ", and " + checkpoints.directory + " has " +
                            format_bytes(*disk->free_bytes) +
                            ", earlier checkpoints included; once it is full, new ones are missing");
-  // Of what is there, the run replaces only what it keeps.
+  // The run replaces only as many of those that are there as it keeps.
   const std::uint64_t there = std::min(machine.checkpoint_bytes, *disk->free_bytes);
   *disk->free_bytes -= there - std::min(there, counted);
 }

@@ -7,6 +7,7 @@
 #include <cassert>
 #include <cerrno>
 
+#include "process/signals.hpp"
 #include "sluice/base/error.hpp"
 
 namespace sluice::cli {
@@ -35,11 +36,6 @@ void set_action(int number, void (*handler)(int)) {
   action.sa_handler = handler;
   sigemptyset(&action.sa_mask);
   ::sigaction(number, &action, nullptr);
-}
-
-bool is_ignored(int number) {
-  struct sigaction action = {};
-  return ::sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
 }  // namespace
