@@ -367,7 +367,10 @@ TEST_F(Launch, EndsTheOthersOfAFailedRankWhenNobodyReadsItsOutput) {
 }
 
 TEST_F(Launch, SaysItsEndAsJson) {
-  const ProgramResult result = launch({"--num-gpus", "2", "--json"}, "echo $RANK; exit $RANK\n");
+  // Rank 1 waits for rank 0's line: its failure ends rank 0.
+  const ProgramResult result = launch({"--num-gpus", "2", "--json"},
+                                      "echo $RANK; touch $0.$RANK\n"
+                                      "until [ -e $0.0 ]; do sleep 0.01; done; exit $RANK\n");
   EXPECT_EQ(result.exit_code, 1);
   const Json::Value object = parse_json(last_line(result.out));
   EXPECT_EQ(object["ranks"], 2);
