@@ -36,8 +36,7 @@ void CallCounters::observe(CallObserver observer) {
 }
 
 void CallCounters::add_headers(std::uint64_t size_bytes) {
-  MutexLock lock(mutex_);
-  header_bytes_ += size_bytes;
+  header_bytes_.fetch_add(size_bytes, std::memory_order_relaxed);
 }
 
 CommunicatorCounters CallCounters::counters() const {

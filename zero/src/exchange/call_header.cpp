@@ -9,7 +9,7 @@ namespace {
 void set_text(CallHeader& header, std::string_view text, std::size_t begin) {
   const std::string_view part = text.substr(begin, header.text.size());
   std::copy(part.begin(), part.end(), header.text.begin());
-  header.text_bytes = static_cast<std::uint32_t>(part.size());
+  header.text_bytes = static_cast<std::uint8_t>(part.size());
 }
 
 // The size that all ranks of a call have in common.
@@ -33,6 +33,11 @@ bool agree(const CallHeader& a, const CallHeader& b) {
          a.element == b.element && a.root == b.root;
 }
 
+RankCall unlabelled_call(const CallHeader& header) {
+  return {static_cast<Operation>(header.operation), static_cast<Element>(header.element),
+          header.root, ""};
+}
+
 std::string doing(const CallHeader& header) {
   return "rank " + std::to_string(header.rank) + " called " +
          text_of(header.call(), header.input_bytes, header.output_bytes);
@@ -41,15 +46,16 @@ std::string doing(const CallHeader& header) {
 }  // namespace
 
 RankCall CallHeader::call() const {
-  return {static_cast<Operation>(operation), static_cast<Element>(element), root,
-          std::string(text_view())};
+  RankCall call = unlabelled_call(*this);
+  call.label = text_view();
+  return call;
 }
 
 CallHeader header_of(const HostCall& call, int rank) {
   CallHeader header;
   header.rank = rank;
-  header.operation = static_cast<std::int32_t>(call.operation);
-  header.element = static_cast<std::int32_t>(call.element);
+  header.operation = static_cast<std::uint8_t>(call.operation);
+  header.element = static_cast<std::uint8_t>(call.element);
   header.root = call.root;
   header.input_bytes = call.input.size();
   header.output_bytes = call.output.size();
@@ -81,8 +87,8 @@ std::string find_mistake(std::span<const CallHeader* const> calls, int world_siz
     return text;
   }
   for (const CallHeader* each : calls) {
-    std::string mistake =
-        find_mistake(each->call(), each->input_bytes, each->output_bytes, each->rank, world_size);
+    std::string mistake = find_mistake(unlabelled_call(*each), each->input_bytes,
+                                       each->output_bytes, each->rank, world_size);
     if (!mistake.empty()) return mistake;
   }
   return "";

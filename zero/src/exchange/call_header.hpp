@@ -12,22 +12,27 @@
 
 namespace sluice::zero {
 
-// Sent as it is: the ranks run one program on machines of one kind.
+// Sent as it is: the ranks run one program on machines of one kind. Small, so that its first cache
+// line has a short label too.
 struct CallHeader {
-  enum class Kind : std::int32_t { call, left, aborted };
+  enum class Kind : std::uint8_t { call, left, aborted };
 
   Kind kind = Kind::call;
+  std::uint8_t operation = 0;
+  std::uint8_t element = 0;
+  std::uint8_t text_bytes = 0;
   std::int32_t rank = 0;
-  std::int32_t operation = 0;
-  std::int32_t element = 0;
   std::int32_t root = 0;
-  std::uint32_t text_bytes = 0;
   std::uint64_t input_bytes = 0;
   std::uint64_t output_bytes = 0;
   std::array<char, 128>
       text{};  // the call's label (its end, when it is longer), or why it aborts (cut)
 
   std::string_view text_view() const { return {text.data(), text_bytes}; }
+  // Without the memory behind the text.
+  std::span<const std::byte> used_bytes() const {
+    return std::as_bytes(std::span(this, 1)).first(offsetof(CallHeader, text) + text_bytes);
+  }
   RankCall call() const;
 };
 

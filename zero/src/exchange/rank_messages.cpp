@@ -63,18 +63,22 @@ RankMessages::~RankMessages() {
 }
 
 void RankMessages::listen(Peer& peer, int other) {
-  peer.incoming = transport_->begin_receive(other, Lane::headers, bytes_of(peer.header));
+  if (peer.spare.empty()) peer.spare.emplace_back();
+  peer.next.splice(peer.next.end(), peer.spare, peer.spare.begin());
+  Heard& next = peer.next.back();
+  next.incoming = transport_->begin_receive(other, Lane::headers, bytes_of(next.header));
 }
 
 void RankMessages::look_at_headers() {
   for (Peer& peer : others_) {
-    while (peer.incoming && peer.incoming->done()) {
-      std::unique_ptr<Offer> offer = peer.incoming->take_offer();
-      peer.incoming.reset();
-      peer.has_left = peer.header.kind == CallHeader::Kind::left;
-      peer.has_aborted = peer.header.kind == CallHeader::Kind::aborted;
+    while (!peer.next.empty() && peer.next.front().incoming && peer.next.front().incoming->done()) {
+      Heard& heard = peer.next.front();
+      heard.offer = heard.incoming->take_offer();
+      heard.incoming.reset();
+      peer.has_left = heard.header.kind == CallHeader::Kind::left;
+      peer.has_aborted = heard.header.kind == CallHeader::Kind::aborted;
       if (peer.has_left || peer.has_aborted) break;
-      peer.arrived.push_back({peer.header, std::move(offer)});
+      peer.arrived.splice(peer.arrived.end(), peer.next);
       listen(peer, static_cast<int>(&peer - others_.data()));
     }
   }
@@ -92,9 +96,9 @@ void RankMessages::check_silence(std::span<const int> awaited) {
   broken_ = trouble;
   for (const int other : awaited) {
     const Peer& peer = others_[static_cast<std::size_t>(other)];
-    if (peer.arrived.empty() && peer.last_call)
+    if (peer.arrived.empty() && !peer.last.empty())
       broken_ += "; the last call of rank " + std::to_string(other) + " here was " +
-                 text_of_header(*peer.last_call);
+                 text_of_header(peer.last.front().header);
   }
   abort_all(broken_);
   peers_->stop();
@@ -112,8 +116,8 @@ void RankMessages::check(std::span<const int> awaited) {
   for (std::size_t other = 0; other < others_.size(); ++other) {
     if (!others_[other].has_aborted) continue;
     throw Error("rank " + std::to_string(other) + of_all() + " has aborted (" +
-                std::string(others_[other].header.text_view()) + "); " + cannot_complete() +
-                see_error_of(other));
+                std::string(others_[other].next.front().header.text_view()) + "); " +
+                cannot_complete() + see_error_of(other));
   }
   for (const int other : awaited) {
     const Peer& peer = others_[static_cast<std::size_t>(other)];
@@ -162,9 +166,8 @@ void RankMessages::announce_with_offers(Announced& own, const OfferTo& offer_to)
   for (const int other : own.others) {
     const std::span<const std::byte> offered = offer_to(other);
     traffic_.sent_bytes += offered.size();
-    MutexLock lock(sending_headers_);
     own.offers.add_send(
-        transport_->begin_offer(other, Lane::headers, bytes_of(own.header), offered));
+        transport_->begin_offer(other, Lane::headers, own.header.used_bytes(), offered));
   }
 }
 
@@ -184,7 +187,7 @@ bool RankMessages::all_here(Announced& own) {
 }
 
 void RankMessages::resume(const Announced& own) {
-  doing_ = own.header;
+  doing_ = &own.header;
   if (peers_) peers_->set_doing("in " + text_of_header(own.header));
 }
 
@@ -199,10 +202,9 @@ std::span<const CallHeader* const> RankMessages::exchange(Announced& own) {
     if (each == rank()) exchanged_.push_back(&own.header);
     if (std::ranges::find(own.others, each) == own.others.end()) continue;
     Peer& peer = others_[static_cast<std::size_t>(each)];
-    peer.last_call = peer.arrived.front().header;
-    peer.offer = std::move(peer.arrived.front().offer);
-    peer.arrived.pop_front();
-    exchanged_.push_back(&*peer.last_call);
+    peer.spare.splice(peer.spare.end(), peer.last);
+    peer.last.splice(peer.last.end(), peer.arrived, peer.arrived.begin());
+    exchanged_.push_back(&peer.last.front().header);
   }
   return exchanged_;
 }
@@ -226,7 +228,7 @@ RankMessages::Offers RankMessages::open_offers(std::span<const int> others,
   Offers offers;
   offers.reserve(others.size());
   for (const int other : others) {
-    offers.push_back(std::move(others_[static_cast<std::size_t>(other)].offer));
+    offers.push_back(std::move(others_[static_cast<std::size_t>(other)].last.front().offer));
     SLUICE_CHECK(offers.back() != nullptr,
                  "rank " + std::to_string(other) + " offers nothing for this call");
   }

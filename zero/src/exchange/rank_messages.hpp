@@ -9,10 +9,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <list>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -125,16 +124,18 @@ class RankMessages {
   void abort_all(const std::string& why);
 
  private:
-  struct Arrived {
+  // A header of another rank, from its receive to the end of its call. It stays in place: copies of
+  // headers take a small call longer.
+  struct Heard {
     CallHeader header;
-    std::unique_ptr<Offer> offer;  // null: none
+    std::unique_ptr<Message> incoming;  // null: it has arrived
+    std::unique_ptr<Offer> offer;       // null: none, or read
   };
   struct Peer {
-    CallHeader header;                    // the next one, or its last
-    std::unique_ptr<Message> incoming;    // of `header`; null after the rank has left or aborted
-    std::deque<Arrived> arrived;          // of calls that this rank has yet to end
-    std::optional<CallHeader> last_call;  // its last one with this rank
-    std::unique_ptr<Offer> offer;         // of its last call; null: none, or read
+    std::list<Heard> next;     // one: awaited, or the rank's last word
+    std::list<Heard> arrived;  // of calls that this rank has yet to make
+    std::list<Heard> last;     // of its last call with this rank; empty: none yet
+    std::list<Heard> spare;
     bool has_left = false;
     bool has_aborted = false;
   };
@@ -154,8 +155,8 @@ class RankMessages {
   std::vector<Peer> others_;  // by rank; its own stays empty
   std::vector<const CallHeader*> exchanged_;
   Traffic traffic_;
-  std::optional<CallHeader> doing_;  // nothing: the start
-  std::string broken_;               // not empty: a rank fell silent; no call can be made any more
+  const CallHeader* doing_ = nullptr;  // of the call that is made now; null: the start
+  std::string broken_;  // not empty: a rank fell silent; no call can be made any more
   bool abort_announced_ = false;
   Mutex sending_headers_;  // they leave in order, from two threads
 

@@ -2,6 +2,8 @@
 // Transport: messages between pairs of ranks, over MPI or the memory of one process. A message of a
 // lane arrives in the order in which its sender began it. Not installed.
 //
+// Messages and offers are destroyed before their transport.
+//
 // One thread at a time: the one that makes the call of its communicator. Another one may send
 // headers meanwhile, one after the other.
 
@@ -51,7 +53,9 @@ class Transport {
                                                  std::span<std::byte> bytes) = 0;
   // Whether messages can bring offers: ranks share memory. Without, begin_offer returns null.
   virtual bool lends() const { return false; }
-  // As begin_send; `bytes` are free at once, and `offered` is used until the message is done.
+  // As begin_send; `bytes` are free at once, and `offered` is used until the message is done. A
+  // header may be shorter than its receive, whose other bytes stay as they are: each cache line of
+  // it that the other core fetches takes a small call longer.
   virtual std::unique_ptr<Message> begin_offer(int /*to*/, Lane /*lane*/,
                                                std::span<const std::byte> /*bytes*/,
                                                std::span<const std::byte> /*offered*/) {

@@ -4,8 +4,8 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <exception>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -18,200 +18,216 @@ namespace {
 
 constexpr std::size_t kCacheLine = 64;
 
-// A message on its way: the sender and the receiver share it, and meet at its state. Bytes that
-// are lent stay where the sender has them: those of a long message, or an offer. Thread-safe.
-class Posted {
+// Holds one message after another. The sender and the receiver share it, and meet at its state.
+// Bytes that are lent stay where the sender has them: those of a long message, or an offer.
+// Thread-safe.
+class alignas(kCacheLine) Slot {
  public:
-  Posted() {}  // as it is: nothing sets the bytes of a copy to 0 first
-  void copy(std::span<const std::byte> bytes) {
-    std::span<std::byte> copy = std::span(small_copy_).first(std::min(bytes.size(), kHeaderBytes));
-    if (bytes.size() > kHeaderBytes) {
-      large_copy_.resize(bytes.size());
-      copy = large_copy_;
-    }
-    std::copy(bytes.begin(), bytes.end(), copy.begin());
-    copy_ = copy;
+  // By the sender, of a slot that is free. `number`: from 1.
+  void fill(std::uint64_t number, std::span<const std::byte> copied,
+            std::span<const std::byte> lent) {
+    if (copied.size() > small_copy_.size())
+      large_copy_.assign(copied.begin(), copied.end());
+    else
+      std::copy(copied.begin(), copied.end(), small_copy_.begin());
+    copied_bytes_ = static_cast<std::uint32_t>(copied.size());
+    lent_ = lent;
+    state_.store(State::waiting, std::memory_order_relaxed);
+    number_.store(number, std::memory_order_release);
   }
-  void set_lent(std::span<const std::byte> bytes) { lent_ = bytes; }
-  // Empty: all bytes are lent.
-  std::span<const std::byte> copied() const { return copy_; }
-  std::span<const std::byte> lent() const { return lent_; }
-
+  // The receiver is through with the message; before the first one too.
   bool has_ended() const { return state_.load(std::memory_order_acquire) == State::ended; }
-  // By the receiver, which reads what is lent until give_back(); false: it was withdrawn.
-  bool lend() { return change(State::waiting, State::lent); }
-  void give_back() {
-    state_.store(State::ended, std::memory_order_release);
-    state_.notify_all();
-  }
   // By the sender. Blocks while the receiver reads what is lent.
   void withdraw() {
-    if (has_ended() || change(State::waiting, State::ended)) return;
+    if (has_ended() || change(State::waiting, State::withdrawn)) return;
     state_.wait(State::lent, std::memory_order_acquire);
   }
 
-  // By the receiver, before it reads: the cache lines of the sender's core come together, for
-  // writing too. One after the other, a small call takes 0.25 µs longer.
-  void fetch() const {
-    const auto* const begin = reinterpret_cast<const std::byte*>(this);
-    for (std::size_t offset = 0; offset < sizeof(*this); offset += kCacheLine)
-      __builtin_prefetch(begin + offset, 1);
+  // By the receiver, as all below.
+  bool holds(std::uint64_t number) const {
+    if (number_.load(std::memory_order_acquire) != number) return false;
+    __builtin_prefetch(&lent_);  // read some time after the copy
+    return true;
   }
-
-  // The message behind this one: set once by the sender, then taken over by the receiver.
-  void set_next(std::shared_ptr<Posted> next) {
-    next_ = std::move(next);
-    has_next_.store(true, std::memory_order_release);
+  // Empty: all bytes are lent.
+  std::span<const std::byte> copied() const {
+    return copied_bytes_ > small_copy_.size() ? std::span<const std::byte>(large_copy_)
+                                              : std::span(small_copy_).first(copied_bytes_);
   }
-  bool has_next() const { return has_next_.load(std::memory_order_acquire); }
-  std::shared_ptr<Posted> take_next() { return std::move(next_); }
+  std::span<const std::byte> lent() const { return lent_; }
+  // The receiver reads what is lent until end(); false: it was withdrawn.
+  bool lend() { return change(State::waiting, State::lent); }
+  void end() {
+    state_.store(State::ended, std::memory_order_release);
+    state_.notify_all();
+  }
 
  private:
-  enum class State { waiting, lent, ended };
-  static constexpr std::size_t kHeaderBytes = 192;  // a call's header has no memory of its own
+  enum class State { waiting, lent, ended, withdrawn };
+  static constexpr std::size_t kHeaderBytes = 176;  // a call's header has no memory of its own
 
   bool change(State from, State to) {
     return state_.compare_exchange_strong(from, to, std::memory_order_acq_rel);
   }
 
-  std::span<const std::byte> copy_;
+  std::atomic<std::uint64_t> number_{0};  // of the message; 0: none yet
+  std::atomic<State> state_{State::ended};
+  std::uint32_t copied_bytes_ = 0;
+  std::array<std::byte, kHeaderBytes> small_copy_;  // begins in the first cache line
   std::span<const std::byte> lent_;
-  std::atomic<State> state_{State::waiting};
-  std::atomic<bool> has_next_{false};
-  std::shared_ptr<Posted> next_;
   std::vector<std::byte> large_copy_;
-  std::array<std::byte, kHeaderBytes> small_copy_;
 };
 
-// Messages of one lane from one rank to another one, counted from 0. The sender appends at one end
-// and the receiver takes from the other one, without a lock: neither waits for the other. Each end
-// is used by one thread at a time.
+// Slots that messages take in turn.
+class Ring {
+ public:
+  explicit Ring(std::size_t count) : slots_(count), is_held_(count) {}
+  Slot& slot(std::uint64_t number) { return slots_[number % slots_.size()]; }
+  // By the sender: whether its handle of the last message there still looks at the slot. Kept apart
+  // from the slot, whose cache lines are at the receiver's core.
+  std::atomic<bool>& is_held(std::uint64_t number) {
+    return is_held_[number % is_held_.size()].value;
+  }
+  bool is_free(std::uint64_t number) { return !is_held(number) && slot(number).has_ended(); }
+
+  // Behind this ring: messages from `number` on.
+  Ring& grow(std::uint64_t number) {
+    next_ = std::make_unique<Ring>(2 * slots_.size());
+    end_.store(number, std::memory_order_release);
+    return *next_;
+  }
+  bool has(std::uint64_t number) const { return number < end_.load(std::memory_order_acquire); }
+  Ring& next() { return *next_; }
+
+ private:
+  struct alignas(kCacheLine) Flag {
+    std::atomic<bool> value{false};
+  };
+
+  std::vector<Slot> slots_;
+  std::vector<Flag> is_held_;
+  std::atomic<std::uint64_t> end_{std::numeric_limits<std::uint64_t>::max()};
+  std::unique_ptr<Ring> next_;
+};
+
+// Messages of one lane from one rank to another one, counted from 1, without a lock. Each end is
+// used by one thread at a time.
 class Pipe {
  public:
-  ~Pipe() {
-    // One by one: a message that destroys the next one, and so on, needs a deep stack.
-    while (front_) front_ = front_->take_next();
-  }
-  Pipe() = default;
-  Pipe(const Pipe&) = delete;
-  Pipe& operator=(const Pipe&) = delete;
+  // Where a message that lends its bytes is, until `is_held` is unset.
+  struct Place {
+    Slot* slot = nullptr;  // null: the message lends nothing, and is done
+    std::atomic<bool>* is_held = nullptr;
+  };
+  Place send(std::span<const std::byte> copied, std::span<const std::byte> lent) {
+    const std::uint64_t number = ++sends_;
+    // Slots of messages that are still under way stay as they are.
+    if (!last_->is_free(number)) last_ = &last_->grow(number);
+    Slot& slot = last_->slot(number);
+    std::atomic<bool>& is_held = last_->is_held(number);
+    is_held.store(!lent.empty(), std::memory_order_relaxed);
+    slot.fill(number, copied, lent);
 
-  void put(const std::shared_ptr<Posted>& message) {  // by the sender
-    back_->set_next(message);
-    back_ = message;
+    return lent.empty() ? Place{} : Place{&slot, &is_held};
   }
-  std::uint64_t next_receive() { return receives_++; }  // by the receiver
-  // By the receiver, which asks for each number until it has got it. Null: it is not there yet.
-  std::shared_ptr<Posted> take(std::uint64_t number) {
-    if (arrived_.empty() && number == first_) {  // as most often: nothing before it is awaited
-      if (!arrives()) return nullptr;
-      ++first_;
-      return front_;
-    }
-    while (first_ + arrived_.size() <= number) {
-      if (!arrives()) return nullptr;
-      arrived_.push_back(front_);
-    }
-    std::shared_ptr<Posted> message;
-    if (number >= first_) message = std::move(arrived_[number - first_]);
-    for (; !arrived_.empty() && !arrived_.front(); ++first_) arrived_.pop_front();
-    return message;
+  std::uint64_t next_receive() { return ++receives_; }  // by the receiver
+  // By the receiver; null: the message is not there yet.
+  Slot* find(std::uint64_t number) {
+    Ring* ring = &first_;
+    while (!ring->has(number)) ring = &ring->next();
+    Slot& slot = ring->slot(number);
+    return slot.holds(number) ? &slot : nullptr;
   }
 
  private:
-  // Whether there is one more message; it is the front then.
-  bool arrives() {
-    if (!front_->has_next()) return false;
-    front_ = front_->take_next();
-    front_->fetch();
-    return true;
-  }
+  static constexpr std::size_t kSlots = 4;
 
-  // The receiver's end. The front is the last one that arrived; the first one is no message.
-  std::shared_ptr<Posted> front_ = std::make_shared<Posted>();
-  std::uint64_t receives_ = 0;
-  std::uint64_t first_ = 0;                      // number of the first one in arrived_
-  std::deque<std::shared_ptr<Posted>> arrived_;  // null: taken
-  alignas(kCacheLine) std::shared_ptr<Posted> back_ = front_;  // the sender's end
+  Ring first_{kSlots};
+  alignas(kCacheLine) std::uint64_t receives_ = 0;  // the receiver's end
+  alignas(kCacheLine) Ring* last_ = &first_;        // the sender's end
+  std::uint64_t sends_ = 0;
 };
 
 class Sent final : public Message {
  public:
-  Sent(Pipe& pipe, std::shared_ptr<Posted> posted) : posted_(std::move(posted)) {
-    pipe.put(posted_);
-  }
+  explicit Sent(const Pipe::Place& place) : place_(place) {}
   ~Sent() override {
-    if (lends()) posted_->withdraw();
+    if (place_.slot == nullptr) return;
+    place_.slot->withdraw();
+    place_.is_held->store(false, std::memory_order_release);
   }
   Sent(const Sent&) = delete;
   Sent& operator=(const Sent&) = delete;
-  bool done() override { return !lends() || posted_->has_ended(); }
+  bool done() override { return place_.slot == nullptr || place_.slot->has_ended(); }
 
  private:
-  bool lends() const { return !posted_->lent().empty(); }
-
-  const std::shared_ptr<Posted> posted_;
+  const Pipe::Place place_;
 };
 
 class MemoryOffer final : public Offer {
  public:
-  explicit MemoryOffer(std::shared_ptr<Posted> posted) : posted_(std::move(posted)) {}
+  explicit MemoryOffer(Slot& slot) : slot_(slot) {}
   ~MemoryOffer() override {
-    if (is_open_) posted_->give_back();
+    if (is_open_) slot_.end();
   }
   MemoryOffer(const MemoryOffer&) = delete;
   MemoryOffer& operator=(const MemoryOffer&) = delete;
   bool open() override {
-    if (!is_open_) is_open_ = posted_->lend();
+    if (!is_open_) is_open_ = slot_.lend();
     return is_open_;
   }
   std::span<const std::byte> bytes() const override {
     SLUICE_CHECK(is_open_, "an offer that is not open has no bytes");
-    return posted_->lent();
+    return slot_.lent();
   }
 
  private:
-  const std::shared_ptr<Posted> posted_;  // shared with the sender
+  Slot& slot_;
   bool is_open_ = false;
 };
 
 class Received final : public Message {
  public:
-  Received(std::shared_ptr<Pipe> pipe, std::span<std::byte> bytes)
-      : pipe_(std::move(pipe)), number_(pipe_->next_receive()), bytes_(bytes) {}
+  Received(Pipe& pipe, Lane lane, std::span<std::byte> bytes)
+      : pipe_(pipe), lane_(lane), number_(pipe.next_receive()), bytes_(bytes) {}
   bool done() override {
     if (done_) return true;
-    if (!posted_) posted_ = pipe_->take(number_);
-    if (!posted_) return false;
-    if (!posted_->copied().empty()) {
-      take(posted_->copied());
+    if (slot_ == nullptr) slot_ = pipe_.find(number_);
+    if (slot_ == nullptr) return false;
+    if (const std::span<const std::byte> copied = slot_->copied(); !copied.empty()) {
+      has_offer_ = !slot_->lent().empty();
+      take(copied);
+      if (!has_offer_) slot_->end();
       return true;
     }
-    if (!posted_->lend()) return false;
-    const std::exception_ptr error = error_of([&] { take(posted_->lent()); });
-    posted_->give_back();
+    if (!slot_->lend()) return false;
+    const std::exception_ptr error = error_of([&] { take(slot_->lent()); });
+    slot_->end();
     if (error) std::rethrow_exception(error);
     return true;
   }
   std::unique_ptr<Offer> take_offer() override {
-    if (!done_ || posted_->copied().empty() || posted_->lent().empty()) return nullptr;
-    return std::make_unique<MemoryOffer>(std::move(posted_));
+    return std::exchange(has_offer_, false) ? std::make_unique<MemoryOffer>(*slot_) : nullptr;
   }
 
  private:
   void take(std::span<const std::byte> from) {
-    if (from.size() != bytes_.size())
+    const bool fits =
+        lane_ == Lane::headers ? from.size() <= bytes_.size() : from.size() == bytes_.size();
+    if (!fits)
       throw Error("a message of " + std::to_string(from.size()) + " bytes for a receive of " +
                   std::to_string(bytes_.size()));
     std::copy(from.begin(), from.end(), bytes_.begin());
     done_ = true;
   }
 
-  const std::shared_ptr<Pipe> pipe_;  // shared with the sender
+  Pipe& pipe_;
+  const Lane lane_;
   const std::uint64_t number_;
   const std::span<std::byte> bytes_;
-  std::shared_ptr<Posted> posted_;  // once it is there
+  Slot* slot_ = nullptr;  // once the message is there
   bool done_ = false;
+  bool has_offer_ = false;
 };
 
 // The pipes between all pairs.
@@ -219,18 +235,18 @@ class Board {
  public:
   explicit Board(int world_size) : world_size_(world_size) {
     const auto ranks = static_cast<std::size_t>(world_size);
-    for (std::size_t i = 0; i < ranks * ranks * 2; ++i) pipes_.push_back(std::make_shared<Pipe>());
+    for (std::size_t i = 0; i < ranks * ranks * 2; ++i) pipes_.push_back(std::make_unique<Pipe>());
   }
   int world_size() const { return world_size_; }
-  const std::shared_ptr<Pipe>& pipe(int from, int to, Lane lane) const {
+  Pipe& pipe(int from, int to, Lane lane) const {
     const auto ranks = static_cast<std::size_t>(world_size_);
     const std::size_t pair = static_cast<std::size_t>(from) * ranks + static_cast<std::size_t>(to);
-    return pipes_[2 * pair + (lane == Lane::payload ? 1 : 0)];
+    return *pipes_[2 * pair + (lane == Lane::payload ? 1 : 0)];
   }
 
  private:
   const int world_size_;
-  std::vector<std::shared_ptr<Pipe>> pipes_;  // shared with the messages under way
+  std::vector<std::unique_ptr<Pipe>> pipes_;
 };
 
 class MemoryTransport final : public Transport {
@@ -242,24 +258,25 @@ class MemoryTransport final : public Transport {
   int world_size() const override { return board_->world_size(); }
   std::unique_ptr<Message> begin_send(int to, Lane lane,
                                       std::span<const std::byte> bytes) override {
-    auto posted = std::make_shared<Posted>();
-    bytes.size() <= options_.eager_bytes ? posted->copy(bytes) : posted->set_lent(bytes);
-    return std::make_unique<Sent>(*board_->pipe(rank_, to, lane), std::move(posted));
+    return bytes.size() <= options_.eager_bytes ? send(to, lane, bytes, {})
+                                                : send(to, lane, {}, bytes);
   }
   std::unique_ptr<Message> begin_receive(int from, Lane lane, std::span<std::byte> bytes) override {
-    return std::make_unique<Received>(board_->pipe(from, rank_, lane), bytes);
+    return std::make_unique<Received>(board_->pipe(from, rank_, lane), lane, bytes);
   }
   bool lends() const override { return options_.lends; }
   std::unique_ptr<Message> begin_offer(int to, Lane lane, std::span<const std::byte> bytes,
                                        std::span<const std::byte> offered) override {
-    auto posted = std::make_shared<Posted>();
-    posted->copy(bytes);
-    posted->set_lent(offered);
-    return std::make_unique<Sent>(*board_->pipe(rank_, to, lane), std::move(posted));
+    return send(to, lane, bytes, offered);
   }
   void give_up() override {}  // a message that is destroyed leaves nothing behind
 
  private:
+  std::unique_ptr<Message> send(int to, Lane lane, std::span<const std::byte> copied,
+                                std::span<const std::byte> lent) const {
+    return std::make_unique<Sent>(board_->pipe(rank_, to, lane).send(copied, lent));
+  }
+
   const std::shared_ptr<const Board> board_;  // shared by the ranks
   const int rank_;
   const MemoryOptions options_;

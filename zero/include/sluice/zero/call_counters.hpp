@@ -2,6 +2,7 @@
 // CallCounters: the calls of a communicator by operation and size, with their bytes and seconds.
 // The numbers of comms_logger and of reports come from here.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -56,7 +57,7 @@ class CallCounters {
   std::map<std::pair<Operation, std::uint64_t>, CallCounts> calls_ SLUICE_GUARDED_BY(mutex_);
   // Shared with the calls in flight, which use it without the lock. Null: none.
   std::shared_ptr<const CallObserver> observer_ SLUICE_GUARDED_BY(mutex_);
-  std::uint64_t header_bytes_ SLUICE_GUARDED_BY(mutex_) = 0;
+  std::atomic<std::uint64_t> header_bytes_{0};
 };
 
 }  // namespace sluice::zero
