@@ -17,6 +17,12 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kSilenceLook{50};
 // Ranks that share memory often answer sooner than a yield returns: so many looks, about 20 µs.
 constexpr int kQuickLooks = 1024;
+// A quick wait that needs no header looks for one so rarely: each look takes the cache line of the
+// next header from the rank that is about to write it.
+constexpr int kRareLook = 64;
+// Headers of a rank that are awaited. With one, its place is prepared when the one before arrives,
+// while a call waits for it.
+constexpr std::size_t kAwaited = 2;
 // A rank that leaves waits at most this long until the others have its last word.
 constexpr std::chrono::seconds kLastWords{1};
 
@@ -52,7 +58,8 @@ RankMessages::RankMessages(std::unique_ptr<Transport> transport, std::shared_ptr
       options_(options),
       others_(static_cast<std::size_t>(transport_->world_size())) {
   for (int other = 0; other < world_size(); ++other)
-    if (other != rank()) listen(others_[static_cast<std::size_t>(other)], other);
+    for (std::size_t i = 0; other != rank() && i < kAwaited; ++i)
+      listen(others_[static_cast<std::size_t>(other)], other);
 }
 
 RankMessages::~RankMessages() {
@@ -69,19 +76,21 @@ void RankMessages::listen(Peer& peer, int other) {
   next.incoming = transport_->begin_receive(other, Lane::headers, bytes_of(next.header));
 }
 
-void RankMessages::look_at_headers() {
+bool RankMessages::look_at_headers() {
+  bool any = false;
   for (Peer& peer : others_) {
-    while (!peer.next.empty() && peer.next.front().incoming && peer.next.front().incoming->done()) {
-      Heard& heard = peer.next.front();
-      heard.offer = heard.incoming->take_offer();
-      heard.incoming.reset();
-      peer.has_left = heard.header.kind == CallHeader::Kind::left;
-      peer.has_aborted = heard.header.kind == CallHeader::Kind::aborted;
-      if (peer.has_left || peer.has_aborted) break;
-      peer.arrived.splice(peer.arrived.end(), peer.next);
-      listen(peer, static_cast<int>(&peer - others_.data()));
-    }
+    if (peer.next.empty() || peer.has_left || peer.has_aborted) continue;  // or it is this rank
+    if (peer.next.size() < kAwaited) listen(peer, static_cast<int>(&peer - others_.data()));
+    Heard& heard = peer.next.front();
+    if (!heard.incoming->done()) continue;
+    any = true;
+    heard.offer = heard.incoming->take_offer();
+    peer.has_left = heard.header.kind == CallHeader::Kind::left;
+    peer.has_aborted = heard.header.kind == CallHeader::Kind::aborted;
+    if (!peer.has_left && !peer.has_aborted)
+      peer.arrived.splice(peer.arrived.end(), peer.next, peer.next.begin());
   }
+  return any;
 }
 
 std::string RankMessages::cannot_complete() const {
@@ -135,7 +144,8 @@ void RankMessages::wait_until(const std::function<bool()>& is_done, std::span<co
     return false;
   };
   for (int quick = lends() ? kQuickLooks : 0; quick > 0; --quick) {
-    if (look()) return;
+    const bool with_headers = !awaited.empty() || quick % kRareLook == 0;
+    if (with_headers ? look() : is_done()) return;
     pause_briefly();
   }
   const auto begin = Clock::now();
@@ -194,7 +204,7 @@ void RankMessages::resume(const Announced& own) {
 std::span<const CallHeader* const> RankMessages::exchange(Announced& own) {
   resume(own);
   if (!broken_.empty()) throw Error(cannot_complete() + ": " + broken_);
-  look_at_headers();
+  while (look_at_headers()) continue;  // an abort behind the header of this call counts
   check(own.others);
   wait_until([&] { return all_here(own); }, own.others);
   exchanged_.clear();

@@ -128,11 +128,11 @@ class RankMessages {
   // headers take a small call longer.
   struct Heard {
     CallHeader header;
-    std::unique_ptr<Message> incoming;  // null: it has arrived
-    std::unique_ptr<Offer> offer;       // null: none, or read
+    std::unique_ptr<Message> incoming;
+    std::unique_ptr<Offer> offer;  // null: none, or read
   };
   struct Peer {
-    std::list<Heard> next;     // one: awaited, or the rank's last word
+    std::list<Heard> next;     // awaited; the front may be the rank's last word
     std::list<Heard> arrived;  // of calls that this rank has yet to make
     std::list<Heard> last;     // of its last call with this rank; empty: none yet
     std::list<Heard> spare;
@@ -140,7 +140,7 @@ class RankMessages {
     bool has_aborted = false;
   };
   void listen(Peer& peer, int rank);
-  void look_at_headers();
+  bool look_at_headers();  // takes one of each rank at most; whether any has come
   bool all_here(Announced& own);
   void check(std::span<const int> awaited);
   void check_silence(std::span<const int> awaited);
