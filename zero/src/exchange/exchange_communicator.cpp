@@ -144,7 +144,9 @@ void ExchangeCommunicator::agree(Begun& begun) {
       messages_.announce_with_offers(begun.announced,
                                      [&](int other) { return offered_to(begun.call, other); });
     const std::span<const CallHeader* const> calls = messages_.exchange(begun.announced);
-    counters_.add_headers(begun.announced.others.size() * sizeof(CallHeader));
+    const CallHeader& header = begun.announced.header;
+    counters_.add_headers(begun.announced.others.size() *
+                          (messages_.lends() ? header.used_bytes().size() : sizeof(header)));
     const std::string mistake = find_mistake(calls, world_size_);
     if (mistake.empty()) return;
     const bool mixed = std::ranges::any_of(
