@@ -338,6 +338,19 @@ TEST(Surroundings, OutputThatCannotBeWrittenIsAnError) {
   expect_refused(full, 4, {"standard output", "No space left"});
 }
 
+// As on a full disk: no file of the process grows beyond 2 KiB.
+TEST(Surroundings, AReportThatCannotBeWrittenEndsNoTraining) {
+  TrainFolder folder;
+  TrainSetup setup;
+  setup.optimizer_device = setup.param_device = "cpu";
+  folder.set(setup);
+  std::string command = "ulimit -f 4; exec '" SLUICE_PROGRAM "'";
+  for (const std::string& argument : folder.arguments("report", 12))
+    command += " '" + argument + "'";
+  const ProgramResult result = run_program({"/bin/sh", "-c", command});
+  expect_refused(result, 4, {"steps.jsonl", "File too large", "the training goes on", "step 12"});
+}
+
 TEST(Surroundings, AClosedPipeEndsTheRunAfterItsStep) {
   TrainFolder folder;
   folder.set({});

@@ -1,8 +1,12 @@
 // Weights out and in again: export, --init, generate.
 
 #include <gtest/gtest.h>
+#include <json/json.h>
 
+#include <cstring>
 #include <filesystem>
+#include <sstream>
+#include <utility>
 
 #include "train_support.hpp"
 
@@ -169,6 +173,54 @@ TEST(Weights, OfADataTypeThatIsNotReadAreNotCalledMissing) {
   write_file(weights, text);
   expect_refused(generate_with(folder, weights), 4,
                  {"transformer.wpe.weight (32, 64) has dtype I32, which is not supported"});
+}
+
+// First byte and count of a tensor of a safetensors file.
+std::pair<std::size_t, std::size_t> place_of(const std::string& file, const std::string& name) {
+  std::uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, file.data(), sizeof(header_bytes));
+  Json::Value header;
+  std::istringstream(file.substr(sizeof(header_bytes), header_bytes)) >> header;
+  const Json::Value& range = header[name]["data_offsets"];
+  return {sizeof(header_bytes) + header_bytes + range[0].asUInt64(),
+          range[1].asUInt64() - range[0].asUInt64()};
+}
+
+TEST(Weights, WithAHeadOfTheirOwnAreRefusedByATiedModel) {
+  TrainFolder folder;
+  const std::string tied = file_text(folder.model());
+  std::string untied = tied;
+  untied.insert(untied.rfind('}'), ", \"tie_word_embeddings\": false");
+  write_file(folder.model(), untied);
+  const std::string weights = exported_weights(folder);
+  folder.clear_swap();
+  write_file(folder.model(), tied);
+  const std::vector<std::string> said = {weights, "lm_head.weight", "is not equal to wte.weight",
+                                         "tie_word_embeddings"};
+  expect_refused(folder.train("report", 1, {"--init", weights}), 4, said);
+  expect_refused(generate_with(folder, weights), 4, said);
+
+  // A copy of the embedding, as some tools write it.
+  std::string text = file_text(weights);
+  const auto [from, bytes] = place_of(text, "transformer.wte.weight");
+  text.replace(place_of(text, "lm_head.weight").first, bytes, text.substr(from, bytes));
+  write_file(weights, text);
+  const ProgramResult copied = generate_with(folder, weights);
+  EXPECT_EQ(copied.exit_code, 0) << copied.err;
+}
+
+TEST(Weights, ThatOnlyHaveTheNameOfAMaskAreRefused) {
+  TrainFolder folder;
+  const std::string weights = exported_weights(folder);
+  std::string text = file_text(weights);
+  // The bias of a projection by the name of a mask: one missing, one unknown.
+  const std::string name = "h.0.attn.c_attn.bias";
+  const auto at = text.find(name);
+  ASSERT_NE(at, std::string::npos);
+  text.replace(at, name.size(), "h.00000000.attn.bias");
+  write_file(weights, text);
+  expect_refused(generate_with(folder, weights), 4,
+                 {"h.00000000.attn.bias (192) belongs to no parameter"});
 }
 
 TEST(Weights, TrainingLowersTheLossOfTextWithStructure) {

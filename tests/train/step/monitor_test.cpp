@@ -3,20 +3,27 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
+#include <utility>
 
+#include "record/step_lines.hpp"
+#include "sluice/base/error.hpp"
 #include "temp_dir.hpp"
 
 namespace sluice::train {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 std::string text_of(const std::string& path) {
@@ -213,6 +220,55 @@ TEST(Monitors, RefuseAFileThatAnotherRunWrites) {
                 ::testing::HasSubstr("is being written by another run: give each its own "
                                      "csv_monitor.job_name"));
   }
+}
+
+// Lines of the process's files end at `bytes` while it lives, as on a full disk.
+class FileLimit {
+ public:
+  explicit FileLimit(rlim_t bytes) : handler_(::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    ::signal(SIGXFSZ, handler_);
+  }
+  FileLimit(const FileLimit&) = delete;
+  FileLimit& operator=(const FileLimit&) = delete;
+
+ private:
+  rlimit before_{};
+  const sighandler_t handler_;
+};
+
+TEST(StepLines, OfFilesThatCannotBeWrittenAreLeftOutFromThereOn) {
+  const test::TempDir dir;
+  std::optional<StepLines> lines(std::in_place, dir.file("report"), both_in(dir.path()), 0, 1);
+  lines->append(record_of(1));
+  lines->check_complete();
+  const std::string steps = dir.file("report") + "/steps.jsonl";
+  const std::string before = text_of(steps);
+  {
+    const FileLimit limit(before.size() + 3);
+    lines->append(record_of(2));
+  }
+  lines->append(record_of(3));
+  EXPECT_EQ(text_of(steps).substr(0, before.size() + 3).find(before), 0U);
+  EXPECT_EQ(text_of(steps).size(), before.size() + 3);  // the torn line is cut off by --resume
+  EXPECT_EQ(text_of(dir.file("csv/Train_Samples_lr.csv")).find("\n3,"), std::string::npos);
+  try {
+    lines->check_complete();
+    FAIL() << "steps are missing";
+  } catch (const IoError& error) {
+    EXPECT_THAT(error.what(), HasSubstr(steps));
+  }
+  lines.reset();
+  StepLines resumed(dir.file("report"), {}, 1, 1);
+  resumed.append(record_of(2));
+  resumed.check_complete();
+  EXPECT_EQ(text_of(steps).find(before), 0U);
+  EXPECT_THAT(text_of(steps).substr(before.size()), StartsWith("{\"step\":2"));
 }
 
 }  // namespace

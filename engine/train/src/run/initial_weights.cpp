@@ -1,9 +1,12 @@
 #include "run/initial_weights.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <set>
+#include <span>
 #include <sstream>
+#include <vector>
 
 #include "sluice/base/error.hpp"
 #include "sluice/base/text.hpp"
@@ -44,11 +47,30 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   return text + ")";
 }
 
-// Tensors that Hugging Face's files hold beside the parameters: attention masks, and the tied
-// head's copy.
-bool is_known_extra(const std::string& name, bool tied) {
-  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
-         (tied && name == "lm_head.weight");
+constexpr const char* kHead = "lm_head.weight";
+constexpr const char* kEmbedding = "transformer.wte.weight";
+
+// Attention masks, which Hugging Face's files hold beside the parameters.
+bool is_mask(const models::TensorEntry& tensor) {
+  if (tensor.name.ends_with(".attn.bias")) return tensor.shape.size() == 4;
+  return tensor.name.ends_with(".attn.masked_bias") && tensor.shape.empty();
+}
+
+// The head's own values would be lost in a tied model, so a copy has to be one.
+bool are_equal(const models::WeightReader& file, const models::WeightReader::Tensor& one,
+               const models::WeightReader::Tensor& other) {
+  if (one.entry.shape != other.entry.shape) return false;
+  constexpr std::uint64_t kPart = std::uint64_t{1} << 20U;
+  const std::uint64_t count = one.entry.size_bytes / size_of(one.entry.dtype);
+  std::array<std::vector<float>, 2> parts;
+  for (std::uint64_t done = 0; done < count; done += kPart) {
+    for (std::vector<float>& part : parts) part.resize(std::min(kPart, count - done));
+    file.read_fp32(one, done, parts[0]);
+    file.read_fp32(other, done, parts[1]);
+    if (!std::ranges::equal(std::as_bytes(std::span(parts[0])), std::as_bytes(std::span(parts[1]))))
+      return false;
+  }
+  return true;
 }
 
 // Whether `value` stays finite when it is rounded to the type that computes.
@@ -98,9 +120,14 @@ InitialWeights::InitialWeights(const plan::Plan& plan, std::uint64_t seed,
     }
   }
   for (const auto& [name, tensor] : file_->tensors()) {
-    if (used.count(name) == 0 && !is_known_extra(name, plan.model.tie_word_embeddings))
-      problems.add(name + " " + shape_text(tensor.entry.shape) +
-                   " belongs to no parameter of the model");
+    if (used.count(name) != 0 || is_mask(tensor.entry)) continue;
+    const bool tied_head = plan.model.tie_word_embeddings && name == kHead;
+    const auto* const embedding = tied_head ? find_tensor(*file_, kEmbedding) : nullptr;
+    if (embedding != nullptr && are_equal(*file_, tensor, *embedding)) continue;
+    problems.add(name + " " + shape_text(tensor.entry.shape) +
+                 (tied_head ? " is not equal to wte.weight, as it would be in a tied model; set "
+                              "\"tie_word_embeddings\": false in --model for a head of its own"
+                            : " belongs to no parameter of the model"));
   }
   if (!problems.empty())
     throw StorageError(*path, "these weights are not of the model in --model:" + problems.text());

@@ -18,8 +18,9 @@ namespace sluice::train {
 class InitialWeights {
  public:
   // `path`: as models::WeightReader. It must have every parameter of the model in its shape (names
-  // with or without "transformer.") and nothing else. Otherwise throws StorageError listing
-  // parameters that are missing, unknown or of another shape.
+  // with or without "transformer.") and nothing else but attention masks and, in a tied model, a
+  // head with the bytes of wte.weight. Otherwise throws StorageError listing parameters that are
+  // missing, unknown or of another shape.
   InitialWeights(const plan::Plan& plan, std::uint64_t seed,
                  const std::optional<std::string>& path);
   // Fills elements from `offset_count` on of a unit's shard. The fill throws StorageError for a

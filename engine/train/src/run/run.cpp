@@ -14,10 +14,9 @@
 #include "ranks/rank_group.hpp"
 #include "ranks/rank_numbers.hpp"
 #include "record/memory_sampler.hpp"
-#include "record/monitors.hpp"
 #include "record/run_meter.hpp"
 #include "record/run_trace.hpp"
-#include "record/steps_file.hpp"
+#include "record/step_lines.hpp"
 #include "run/data_check.hpp"
 #include "run/initial_weights.hpp"
 #include "run/run_report.hpp"
@@ -113,7 +112,7 @@ class Run {
 
   // The error that follows names the file and the cause.
   void say_where_it_stopped() {
-    if (!steps_file_) return;  // training had not begun
+    if (!lines_) return;  // training had not begun
     // With several ranks, some have left.
     if (ranks_.size() == 1)
       (void)error_of([this] { finish_checkpoint(*resources_, *checkpoints_, progress_); });
@@ -189,11 +188,10 @@ class Run {
       initialise_states(*resources_, setup_.identity.seed, request_.init_path, tell);
     }
     tally_.begun_from = progress_;
-    steps_file_ = std::make_unique<StepsFile>(request_.report_dir, progress_.committed_step);
-    // A run that only evaluates leaves the files of the run before as they are.
-    const bool trains = setup_.total_steps > progress_.step;
-    monitors_ = std::make_unique<Monitors>(
-        trains && ranks_.is_first() ? setup_.plan.config.monitors : config::MonitorsConfig{},
+    // A run that only evaluates leaves the monitors' files of the run before as they are.
+    const bool monitored = setup_.total_steps > progress_.step && ranks_.is_first();
+    lines_ = std::make_unique<StepLines>(
+        request_.report_dir, monitored ? setup_.plan.config.monitors : config::MonitorsConfig{},
         progress_.committed_step, setup_.plan.config.train_batch_size);
     const bool survives =
         resources_->commits_swap() || !setup_.plan.config.sluice.checkpoints.directory.empty();
@@ -287,8 +285,7 @@ class Run {
     record.parts.device_bytes = device.live_bytes;
     record.parts.device_peak_bytes = device.peak_live_bytes;
     record.parts.device_held_bytes = device.held_bytes;
-    steps_file_->append(record);
-    monitors_->append(record);
+    lines_->append(record);
     commit(ends_at(record.step));
     tally_.add(record);
     observer_.on_step(record);
@@ -338,6 +335,7 @@ class Run {
     warn_of_slow_drive(report);
     if (!request_.report_dir.empty())
       write_file(request_.report_dir + "/report.json", to_json(report) + "\n");
+    lines_->check_complete();
     return report;
   }
 
@@ -359,8 +357,7 @@ class Run {
   std::unique_ptr<StepRunner> runner_;
   std::unique_ptr<RunMeter> meter_;
   std::unique_ptr<CheckpointWriter> checkpoints_;
-  std::unique_ptr<StepsFile> steps_file_;
-  std::unique_ptr<Monitors> monitors_;
+  std::unique_ptr<StepLines> lines_;
 };
 
 // Rank 0 reports; every rank has a trace.

@@ -132,6 +132,9 @@ ParamPlace OwnUnits::place_new(const OwnUnit& unit, const std::string& name, con
     layouts_.push_back(std::move(made));
     values_.emplace_back();
   }
+  SLUICE_CHECK(names_.insert(name).second, "two parameters are named " + name +
+                                               ", one of them in unit " + unit.name +
+                                               ": give the unit another name");
   zero::add_param(layouts_[layout], name, param.sizes().vec());
   values_[layout].push_back(param);
   const ParamPlace place{layout, layouts_[layout].params.size() - 1};

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -117,6 +118,7 @@ class OwnUnits {
   std::vector<Tensors> values_;  // by layout and parameter
   std::vector<int> bound_;       // by layout: units that have it bound
   std::unordered_map<const c10::TensorImpl*, ParamPlace> known_;
+  std::set<std::string> names_;  // of all parameters
   // By layout: a view of the gathered weights while they are bound, without bytes otherwise. Each
   // keeps its storage, because saved graphs refer to it, until keep_aliases() gives them copies.
   Tensors flats_;

@@ -1,0 +1,41 @@
+#include "record/step_lines.hpp"
+
+#include "sluice/base/error.hpp"
+#include "sluice/base/log.hpp"
+
+namespace sluice::train {
+
+namespace {
+
+void tell(LogLevel level, const IoError& error, const char* what, std::int64_t step) {
+  log(level, std::string(error.what()) + "; " + what + " from step " + std::to_string(step) +
+                 " on are missing, and the training goes on");
+}
+
+}  // namespace
+
+StepLines::StepLines(const std::string& report_dir, const config::MonitorsConfig& monitors,
+                     std::int64_t committed_step, std::int64_t samples_per_step)
+    : steps_(report_dir, committed_step),
+      monitors_(std::in_place, monitors, committed_step, samples_per_step) {}
+
+void StepLines::append(const StepRecord& record) {
+  try {
+    if (!steps_error_) steps_.append(record);
+  } catch (const IoError& error) {
+    steps_error_ = std::current_exception();
+    tell(LogLevel::error, error, "lines of steps", record.step);
+  }
+  try {
+    if (monitors_) monitors_->append(record);
+  } catch (const IoError& error) {
+    monitors_.reset();
+    tell(LogLevel::warn, error, "the monitors' values", record.step);
+  }
+}
+
+void StepLines::check_complete() const {
+  if (steps_error_) std::rethrow_exception(steps_error_);
+}
+
+}  // namespace sluice::train
