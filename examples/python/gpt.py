@@ -3,10 +3,12 @@
 python examples/python/gpt.py --deepspeed_config examples/python/ds_zero1.json [--steps 20]
 
 ds_zero1.json, ds_zero2.json: weights on the device, states in host memory. ds_zero3.json: both in host memory.
-ds_infinity.json: both on a drive. The losses are equal to the last bit.
+ds_infinity.json: both on a drive, in the folder gpt.swap.
+The losses are equal to the last bit.
 """
 
 import argparse
+import os
 
 import sluice
 import torch
@@ -48,6 +50,11 @@ parser.add_argument("--steps", type=int, default=20)
 sluice.add_config_arguments(parser)
 arguments = parser.parse_args()
 
+config = sluice.config.load(arguments.deepspeed_config)
+folder = config.values.get("zero_optimization.offload_optimizer.nvme_path")
+if folder is not None:
+    os.makedirs(folder, exist_ok=True)  # Sluice makes none, since a path that is missing may be a drive that is not mounted
+
 torch.manual_seed(0)
 engine, _, _, _ = sluice.initialize(args=arguments, model=GPT())
 random = torch.Generator().manual_seed(1)
@@ -60,6 +67,6 @@ for step in range(arguments.steps):
         engine.backward(loss)
         engine.step()
         losses.append(loss.item())
-    if step % 5 == 4:
+    if step % 5 == 4 or step == arguments.steps - 1:
         print(f"step {engine.global_steps}: loss {sum(losses) / len(losses):.6f}")
 engine.destroy()

@@ -3,6 +3,9 @@
 >>> config = sluice.config.load("ds.json")      # or a dict
 >>> config.values["zero_optimization.stage"]
 3
+
+``Source`` is the type of what is read: the path of a JSON file, the file's text in url-safe base64, or its content as
+a dict.
 """
 
 from __future__ import annotations
@@ -182,7 +185,7 @@ class Config:
 
 
 def load(source: Source, *, tuned: Iterable[str | os.PathLike[str]] = (), world_size: int = 1) -> Config:
-    """Reads and checks a configuration.
+    """Reads and checks a configuration: a path, the file's text in url-safe base64, or a dict.
 
     ``tuned``: files with the sections "aio" and "sluice" only, as ``sluice nvme tune`` writes them; their keys
     replace those of ``source``, which is a file. ``world_size``: ranks that share a training batch.

@@ -63,6 +63,29 @@ def test_the_program_comes_with_the_package(command: list[str]) -> None:
     assert sluice.__version__ in version.stdout
 
 
+def output_of(*arguments: str) -> str:
+    command = [sys.executable, "-m", "sluice", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+@pytest.mark.parametrize("arguments", [[], ["help"], ["-h"], ["--help"]])
+def test_the_help_names_the_command_of_the_package(arguments: list[str]) -> None:
+    text = output_of(*arguments)
+    assert "\n  plan      show" in text
+    assert text.endswith("\n  data      make token files of text\n")
+
+
+@pytest.mark.parametrize("names", [["data"], ["data", "tokenize"]])
+@pytest.mark.parametrize("word", ["help", "--help"])
+def test_the_command_of_the_package_has_help(word: str, names: list[str]) -> None:
+    assert output_of(word, *names) == output_of(*names, "--help")
+
+
+def test_the_help_of_another_command_is_its_own() -> None:
+    assert output_of("help", "plan") == output_of("plan", "--help")
+    assert "token files of text" not in output_of("help", "plan")
+
+
 def test_the_program_of_the_package_trains(program: Program, config_file, model_file, tmp_path) -> None:
     (tmp_path / "data").write_bytes(bytes(10_000))
     result = program.run(

@@ -102,6 +102,17 @@ def test_held_out_documents_are_in_one_file_only(tokenizer: Path, tmp_path: Path
     assert 20 <= len(split[1]) <= 60
 
 
+@pytest.mark.parametrize(("share", "file", "which"), [(0.5, "train.bin", "all are"), (1e-9, "eval.bin", "none is")])
+def test_a_file_without_documents_says_why(share: float, file: str, which: str, tokenizer: Path, tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("alpha\n")
+    split = ("--held-out", share, "--held-out-file", "eval.bin")
+    result = run("a.txt", "b.txt", "--tokenizer", tokenizer, "--out", "train.bin", *split, cwd=tmp_path)
+    assert result.returncode == 2
+    advice = "another --held-out or --seed may choose others"
+    assert result.stderr == f"sluice data: {file}: no token: of 2 documents {which} held out: {advice}\n"
+
+
 def test_the_program_trains_on_the_tokens(program: Any, config_file: Path, tmp_path: Path) -> None:
     made = tokenizers.ByteLevelBPETokenizer()
     made.train_from_iterator([lines(1, 100)], vocab_size=300, special_tokens=[END])

@@ -206,10 +206,18 @@ def _fill(
         encoder.encode(every(), add)
     finally:
         progress.end()
-    for file in files:
+    for place, file in enumerate(files):
         if file.tokens == 0:
-            held_out = " is held out" if len(files) > 1 else ""
-            raise Failure(f"{file.path}: no token: of {document:,} documents none{held_out or ' has text'}")
+            raise Failure(f"{file.path}: no token: {_why_empty(asked, document, place)}")
+
+
+def _why_empty(asked: argparse.Namespace, documents: int, place: int) -> str:
+    """Why no token came to a place of `_place`."""
+    here = sum(_place(asked, document) == place for document in range(documents))
+    if here > 0 or documents == 0:
+        return f"of {here:,} documents none has text"
+    held_out = "all are" if place == 0 else "none is"
+    return f"of {documents:,} documents {held_out} held out: another --held-out or --seed may choose others"
 
 
 def _place(asked: argparse.Namespace, document: int) -> int:

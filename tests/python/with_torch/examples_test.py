@@ -31,9 +31,13 @@ def test_the_convolutional_network(tmp_path: Path) -> None:
     assert losses[-1] < losses[0]
 
 
+def test_the_gpt_prints_its_last_step_and_makes_the_folder_of_its_drive(tmp_path: Path) -> None:
+    losses = losses_of(tmp_path, "gpt.py", "--deepspeed_config", str(EXAMPLES / "ds_infinity.json"), "--steps", "1")
+    assert len(losses) == 1
+
+
 @pytest.mark.long
 def test_the_gpt_has_equal_losses_by_every_file(tmp_path: Path) -> None:
-    (tmp_path / "gpt.swap").mkdir()
     files = sorted(EXAMPLES.glob("ds_[zi]*.json"))
     assert len(files) == 4
     courses = [losses_of(tmp_path, "gpt.py", "--deepspeed_config", str(file)) for file in files]
