@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <optional>
 #include <string>
 
 #include "plans.hpp"
@@ -56,6 +58,32 @@ TEST(DiskNeeds, SaysWhenAllCheckpointsThatARunKeepsDoNotFit) {
   EXPECT_EQ(line(1024 * kGiB), "");
   EXPECT_NE(line(kGiB).find("keep: 50 checkpoints and the one being written take "),
             std::string::npos);
+}
+
+TEST(DiskNeeds, CountsWholePagesOfTheScratchFile) {
+  auto config = train_config(Device::nvme, Device::nvme, 64, 64);
+  auto model = model_config(4, 24);
+  model.n_positions = 33;     // unit inputs of 3,168 bytes
+  std::optional<Plan> least;  // with the least memory: unit inputs have to go to NVMe
+  for (config::ByteBudget* budget : {&config.sluice.device_bytes, &config.sluice.host_bytes}) {
+    std::uint64_t fits = budget->value;
+    for (; refusal(config, model, roomy_machine()).empty(); budget->value = fits * 9 / 10) {
+      fits = budget->value;
+      least = make_plan(config, model, Placement::configured, roomy_machine());
+    }
+    budget->value = fits;
+  }
+  ASSERT_TRUE(least);
+  std::uint64_t inputs = 0;
+  for (const UnitPlacement& unit : least->units)
+    inputs +=
+        static_cast<std::uint64_t>(std::count(unit.inputs.begin(), unit.inputs.end(), Tier::nvme));
+  ASSERT_GT(inputs, 0U);
+  const auto row =
+      std::find_if(least->planned.rows.begin(), least->planned.rows.end(),
+                   [](const PlanRow& each) { return each.component == "unit inputs"; });
+  ASSERT_NE(row, least->planned.rows.end());
+  EXPECT_EQ(row->bytes.nvme, inputs * offload::kPageBytes);
 }
 
 }  // namespace

@@ -173,6 +173,11 @@ TEST_F(OwnLoopErrors, WhatIsAskedBeforeInitializeOrWronglySaysSo) {
               HasSubstr("call initialize() first"));
   EXPECT_THAT(error_of([&] { engine.add_unit("u", torch::nn::Linear(4, 4)); }),
               HasSubstr("two units u"));
+  torch::nn::Sequential pair(torch::nn::Linear(4, 4));
+  engine.add_unit("v", pair);
+  engine.add_unit("v.0", torch::nn::Linear(4, 4));
+  EXPECT_THAT(error_of([&] { engine.initialize(); }),
+              HasSubstr("two parameters are named v.0.weight, one of them in unit v.0"));
   EXPECT_THAT(error_of([&] { Engine(config_of({})).initialize(); }),
               HasSubstr("no unit has a parameter"));
   EXPECT_THAT(

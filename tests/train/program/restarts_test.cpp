@@ -206,6 +206,20 @@ TEST_F(Restarts, ADamagedSwapDirectoryNamesTheCheckpointOfItsStep) {
   EXPECT_EQ(folder_.train("report", 5, {"--resume"}).exit_code, 0);
 }
 
+TEST_F(Restarts, ASwapDirectoryThatCannotBeReadNamesTheNewestCheckpoint) {
+  TrainSetup setup;
+  setup.sluice_keys = checkpoint_keys(3, 1);
+  folder_.set(setup);
+  ASSERT_EQ(folder_.train("report", 3).exit_code, 0);
+  const std::string manifest = folder_.swap() + "/manifest.json";
+  write_file(manifest, file_text(manifest).substr(0, 200));
+  expect_refused(
+      folder_.train("report", 5, {"--resume"}), 4,
+      {manifest, folder_.checkpoints() + "/step-00000003", "sluice nvme clean " + folder_.swap()});
+  ASSERT_EQ(run_sluice({"nvme", "clean", folder_.swap(), "--committed"}).exit_code, 0);
+  EXPECT_EQ(folder_.train("report", 5, {"--resume"}).exit_code, 0);
+}
+
 // Another process has the directories: it is named, and nothing is read before it has ended.
 TEST_F(Restarts, ARunThatIsAtWorkIsNamedBeforeItsFilesAreRead) {
   folder_.set({});

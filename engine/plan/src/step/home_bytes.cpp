@@ -11,6 +11,7 @@ using offload::pool_bytes;
 using offload::Tier;
 
 std::uint64_t block_bytes(const Plan& plan, Tier tier, std::uint64_t size_bytes) {
+  if (tier == Tier::nvme) return align_up(size_bytes, offload::kPageBytes);  // of the scratch file
   const std::uint64_t page = plan.device.gpu ? plan.device.gpu->page_bytes : 0;
   const bool whole_pages = tier == Tier::device && page > 0 && size_bytes >= page;
   return whole_pages ? align_up(size_bytes, page) : size_bytes;

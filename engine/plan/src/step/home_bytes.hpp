@@ -12,7 +12,7 @@
 namespace sluice::plan {
 
 // The bytes that a block of `size_bytes`, a value of pool_bytes(), takes of a tier: whole pages of
-// a GPU's memory that is mapped in pages, for blocks of at least one page.
+// a GPU's memory that is mapped in pages, for blocks of at least one page; whole pages of a file.
 std::uint64_t block_bytes(const Plan& plan, offload::Tier tier, std::uint64_t size_bytes);
 // Elements of a rank's shard of a unit.
 std::uint64_t shard_count(const Plan& plan, std::size_t unit);

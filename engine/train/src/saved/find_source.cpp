@@ -91,6 +91,23 @@ RunSource newest_of_line(RunSource swap, const std::string& checkpoints) {
   return source;
 }
 
+// The state of the swap directory, if it holds one. The error of one that cannot be read names the
+// checkpoint that is there beside it.
+std::optional<RunSource> read_swap(const std::string& swap, const std::string& checkpoints) {
+  try {
+    if (swap.empty() || !models::holds_state(swap)) return {};
+    models::forget_superseded(swap);
+    return read_found(swap);
+  } catch (const StorageError& error) {
+    const std::string newest = checkpoints.empty() ? "" : models::newest_checkpoint(checkpoints);
+    if (newest.empty()) throw;
+    throw StorageError(swap, "cannot be continued from (" + std::string(error.what()) +
+                                 "); the newest checkpoint is " + newest +
+                                 ": to go on from there, clear the directory (sluice nvme clean " +
+                                 swap + " --committed)");
+  }
+}
+
 void refuse_existing(const std::string& directory, std::int64_t step) {
   throw StorageError(
       directory,
@@ -133,11 +150,9 @@ RunSource choose_source(const config::TrainConfig& config, const std::string& sw
   if (!checkpoints.empty()) hold_checkpoint_directory(checkpoints, held, wait);
   RunSource source;
   if (!swap.empty()) check_no_older_ranks(swap);
-  if (!swap.empty() && models::holds_state(swap)) {
-    models::forget_superseded(swap);
-    RunSource of_swap = read_found(swap);
-    const bool as_many = of_swap.state->world_size == config.world_size;
-    source = newest_of_line(std::move(of_swap), checkpoints);
+  if (std::optional<RunSource> of_swap = read_swap(swap, checkpoints)) {
+    const bool as_many = of_swap->state->world_size == config.world_size;
+    source = newest_of_line(*std::move(of_swap), checkpoints);
     source.in_swap_directory = source.directory == swap;
     source.own_swap = as_many && source.in_swap_directory;
     source.swap_committed = as_many;
