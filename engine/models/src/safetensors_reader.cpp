@@ -80,6 +80,7 @@ class HeaderReader {
       if (name != "__metadata__") found.push_back(entry(name, root[name]));
     }
     check_overlap(found);
+    check_end(found);
     return found;
   }
 
@@ -159,6 +160,18 @@ class HeaderReader {
         fail(after.name, "its data overlap those of " + before.name);
       }
     }
+  }
+
+  // The format leaves no byte to nobody. `entries`: sorted.
+  void check_end(const std::vector<HeaderEntry>& entries) const {
+    std::uint64_t end = data_begin_bytes_;
+    if (!entries.empty())
+      end = entries.back().tensor.offset_bytes + entries.back().tensor.size_bytes;
+    const std::uint64_t rest = data_begin_bytes_ + data_bytes_ - end;
+    if (rest > 0)
+      throw StorageError(path_, std::to_string(rest) +
+                                    " bytes behind the last tensor belong to none: the file is "
+                                    "damaged, or not only a safetensors file");
   }
 
   const std::string& path_;

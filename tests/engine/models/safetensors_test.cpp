@@ -154,6 +154,7 @@ TEST(SafetensorsReader, ALengthThatTheFileDoesNotHaveIsAStorageError) {
   EXPECT_THAT(damaged(good.substr(0, 7)), HasSubstr("less than the length of a header"));
   EXPECT_THAT(damaged(good.substr(0, 20)), HasSubstr("claims a header of"));
   EXPECT_THAT(damaged(good.substr(0, good.size() - 1)), HasSubstr("leave the file's 3"));
+  EXPECT_THAT(damaged(good + "more"), HasSubstr("4 bytes behind the last tensor belong to none"));
   std::string huge = good;
   huge[7] = '\x7F';
   EXPECT_THAT(damaged(huge), HasSubstr("claims a header of"));

@@ -140,7 +140,7 @@ TEST(OwnLoopCheckpoint, OfOtherUnitsIsRefused) {
   Trained other(config_of(one_micro_batch()), Model(0, 2));
   other.engine.initialize();
   EXPECT_THAT(error_of([&] { other.engine.load_checkpoint(folder.path()); }),
-              HasSubstr("laid out otherwise"));
+              HasSubstr("holds another model: parameter "));
   EXPECT_TRUE(other.train(0).updated);
 }
 

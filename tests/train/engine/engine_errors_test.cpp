@@ -123,7 +123,7 @@ TEST_F(OwnLoopErrors, UnitsDoNotCallEachOther) {
                                      [&](const Tensors& x) { return engine.forward(inner, x); });
   engine.initialize();
   const Tensor x = torch::ones({2, 4}, torch::kBFloat16);
-  EXPECT_THAT(error_of([&] { engine.forward(outer, x); }), HasSubstr("must not call another unit"));
+  EXPECT_THAT(error_of([&] { engine.forward(outer, x); }), HasSubstr("calls neither another unit"));
   EXPECT_NO_THROW(engine.forward(inner, x));
 }
 
@@ -183,6 +183,15 @@ TEST_F(OwnLoopErrors, WhatIsAskedBeforeInitializeOrWronglySaysSo) {
   EXPECT_THAT(
       error_of([&] { Engine(config_of({.sluice_keys = "\"activations\": \"offload\", "})); }),
       HasSubstr("is for the built-in model"));
+}
+
+TEST(OwnLoopLog, ShowsLinesOfTheLibrary) {
+  std::string lines;
+  Engine::set_log_sink([&](LogLevel, std::string_view line) { lines += std::string(line) + "\n"; });
+  Trained trained(config_of({.more_keys = R"("memory_breakdown": true, )"}), Model());
+  trained.engine.initialize();
+  Engine::set_log_sink({});
+  EXPECT_THAT(lines, HasSubstr("memory_breakdown"));
 }
 
 TEST_F(OwnLoopErrors, ALossThatIsNotFiniteSkipsTheStep) {

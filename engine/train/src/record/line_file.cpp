@@ -49,6 +49,9 @@ void write_all(int fd, const std::string& text, const std::string& path) {
 
 void make_directory(const std::string& directory) {
   std::error_code error;
+  if (std::filesystem::exists(directory, error) && !std::filesystem::is_directory(directory, error))
+    throw InvalidArgument(directory +
+                          " is a file, and a directory is expected: choose another name");
   std::filesystem::create_directories(directory, error);
   if (error) throw IoError(error.value(), "create directory", directory);
 }

@@ -40,7 +40,8 @@ class LineFile {
 // Writes all of the text; one write() in practice. Throws IoError.
 void write_all(int fd, const std::string& text, const std::string& path);
 
-// Creates a directory and its parents; an existing one is unchanged. Throws IoError.
+// Creates a directory and its parents; an existing one is unchanged. Throws IoError;
+// InvalidArgument when it is a file.
 void make_directory(const std::string& directory);
 
 }  // namespace sluice::train

@@ -13,18 +13,43 @@ namespace sluice::train {
 
 namespace {
 
-// The padding behind the parameters may differ: it depends on the number of ranks.
-bool same_layout(const std::vector<zero::UnitLayout>& a, const std::vector<zero::UnitLayout>& b) {
-  if (a.size() != b.size()) return false;
-  for (std::size_t u = 0; u < a.size(); ++u) {
-    if (a[u].params.size() != b[u].params.size()) return false;
-    for (std::size_t p = 0; p < a[u].params.size(); ++p) {
-      if (a[u].params[p].name != b[u].params[p].name ||
-          a[u].params[p].shape != b[u].params[p].shape)
-        return false;
-    }
+std::string text_of(const zero::ParamLayout* param) {
+  if (param == nullptr) return "none";
+  std::string text;
+  for (const std::int64_t size : param->shape)
+    text += (text.empty() ? "" : ", ") + std::to_string(size);
+  return param->name + " (" + text + ")";
+}
+
+std::vector<const zero::ParamLayout*> params_of(const std::vector<zero::UnitLayout>& units) {
+  std::vector<const zero::ParamLayout*> params;
+  for (const zero::UnitLayout& unit : units)
+    for (const zero::ParamLayout& param : unit.params) params.push_back(&param);
+  return params;
+}
+
+// The first parameter in which the layouts differ; empty: in none. The padding behind parameters
+// may differ: it depends on the number of ranks.
+std::string find_difference(const std::vector<zero::UnitLayout>& saved,
+                            const std::vector<zero::UnitLayout>& given) {
+  const std::vector<const zero::ParamLayout*> a = params_of(saved);
+  const std::vector<const zero::ParamLayout*> b = params_of(given);
+  const auto at = [](const auto& params, std::size_t i) {
+    return i < params.size() ? params[i] : nullptr;
+  };
+  for (std::size_t p = 0; p < std::max(a.size(), b.size()); ++p) {
+    const std::string before = text_of(at(a, p));
+    const std::string now = text_of(at(b, p));
+    if (before != now)
+      return "parameter " + std::to_string(p + 1) + " is " + before + " there, and " + now +
+             " here";
   }
-  return true;
+  const auto same_counts = [](const zero::UnitLayout& one, const zero::UnitLayout& other) {
+    return one.params.size() == other.params.size();
+  };
+  return std::ranges::equal(saved, given, same_counts)
+             ? ""
+             : "units there have other numbers of parameters";
 }
 
 std::string parent_of(const std::string& path) {
@@ -142,11 +167,8 @@ void check_source(const RunSource& source, const plan::Plan& plan, std::uint64_t
     throw StorageError(source.directory, "holds another model than --model describes\n  saved: " +
                                              saved.model + "\n  given: " + given);
   }
-  if (!same_layout(saved.units, stored_units(plan))) {
-    throw StorageError(
-        source.directory,
-        "holds parameters that are laid out otherwise (written by version " + saved.version + ")");
-  }
+  if (const std::string other = find_difference(saved.units, stored_units(plan)); !other.empty())
+    throw StorageError(source.directory, "holds another model: " + other);
   const std::string dtype(name_of(plan.compute_dtype));
   if (saved.compute_dtype != dtype) {
     throw StorageError(source.directory, "was trained in " + saved.compute_dtype +

@@ -71,7 +71,8 @@ void Loop::initialize() {
 void Loop::check_ready() const {
   SLUICE_CHECK(core_.initialized(), "call initialize() first");
   SLUICE_CHECK(doing_ == Doing::nothing,
-               "the engine is in use: a unit must not call another unit, nor the engine");
+               "the engine is in use: one thread at a time calls it, and a unit calls neither "
+               "another unit nor the engine");
 }
 
 void Loop::check_usable() const {

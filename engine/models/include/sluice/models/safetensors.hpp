@@ -29,7 +29,8 @@ class SafetensorsReader {
  public:
   // Reads the header. Tensors of data types other than F32, BF16 and F16 go to skipped(). Throws
   // IoError when the file is absent or unreadable. Throws StorageError when it is not a safetensors
-  // file, is truncated, or its header's ranges overlap or leave the file.
+  // file, is truncated, its header's ranges overlap or leave the file, or bytes follow the last
+  // one.
   explicit SafetensorsReader(const std::string& path);
   const std::string& path() const { return path_; }
   std::uint64_t file_bytes() const { return file_bytes_; }  // with the header

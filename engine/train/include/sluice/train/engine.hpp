@@ -37,6 +37,8 @@
 #include <utility>
 #include <vector>
 
+#include "sluice/base/log.hpp"
+
 namespace sluice::config {
 struct TrainConfig;
 }
@@ -156,13 +158,18 @@ Tensors call_forward(Module& module, const std::string& unit, const Tensors& x) 
 
 class __attribute__((visibility("default"))) Engine {
  public:
-  // Reads and checks the file; throws ConfigError with every mistake in it.
+  // Reads and checks the file; throws ConfigError, an InvalidArgument, with every mistake in it.
   explicit Engine(const std::string& config_path, const EngineOptions& options = {});
+  // For the tests of this project: the type is not installed.
   explicit Engine(const config::TrainConfig& config, const EngineOptions& options = {});
   // finish(), except that an error is logged.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
+
+  // As sluice::set_log_sink, for the lines of all engines: this shared library has a log of its
+  // own, which a program's set_log_sink does not reach. Thread-safe.
+  static void set_log_sink(LogSink sink, LogLevel most_verbose = LogLevel::info);
 
   // Called before initialize(), in forward order. `also_uses`: parameters of earlier units that
   // this unit computes with and that its module has not registered (registered ones are found).
@@ -203,8 +210,10 @@ class __attribute__((visibility("default"))) Engine {
   // backward: `keep` saves LibTorch's graph; `recompute` saves the inputs and calls the unit again;
   // `auto` measures two micro-batches, then saves the graphs that the device budget has room for.
   // Without gradients (torch::NoGradGuard, c10::InferenceMode) nothing is saved. Throws
-  // InvalidArgument when a parameter was replaced or an input changed in place, OutOfMemory, and
-  // the error of the unit's last update.
+  // InvalidArgument when a registered parameter was replaced (set_data, to(), register_parameter)
+  // or an input changed in place, OutOfMemory, and the error of the unit's last update. A member
+  // that was assigned (`linear->weight = other`) is not noticed: the unit computes with `other`,
+  // which nothing trains.
   Tensors forward(const Unit& unit, const Tensors& inputs);
   // Calls a unit with one input and one output.
   torch::Tensor forward(const Unit& unit, const torch::Tensor& input);
