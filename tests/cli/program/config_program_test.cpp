@@ -55,6 +55,8 @@ TEST_F(ConfigProgram, FlagsAreCheckedWhereTheyAreGiven) {
   EXPECT_THAT(message({"--per-device-train-batch-size", "0"}),
               HasSubstr("--per-device-train-batch-size: expected a whole number of at least 1"));
   EXPECT_THAT(message({"--set", "lr"}), HasSubstr("--set: expected KEY=VALUE"));
+  EXPECT_THAT(message({"--set", "optimizer={\"type\":"}),
+              HasSubstr("--set optimizer: the value begins as JSON and is not whole"));
   EXPECT_THAT(message({"--weight-decya", "1"}), HasSubstr("did you mean \"--weight-decay\"?"));
 }
 

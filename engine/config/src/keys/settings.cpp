@@ -223,7 +223,13 @@ Setting parse_setting(const std::string& text) {
   SLUICE_CHECK(
       equals != std::string::npos && equals > 0,
       "--set: expected KEY=VALUE, as in --set optimizer.params.lr=1e-4, found " + quoted(text));
-  return {text.substr(0, equals), text.substr(equals + 1), "--set " + text.substr(0, equals)};
+  const std::string flag = "--set " + text.substr(0, equals);
+  const std::string value = text.substr(equals + 1);
+  const bool is_section = value.starts_with('{') || value.starts_with('[');
+  if (is_section && !parse_json_value(value))
+    throw InvalidArgument(flag + ": the value begins as JSON and is not whole: " + quoted(value) +
+                          "; close its brackets, and put it in single quotes for the shell");
+  return {text.substr(0, equals), value, flag};
 }
 
 std::vector<std::string> apply_settings(JsonDocument& document, const LoadOptions& options) {
