@@ -152,6 +152,7 @@ Registration IoEngine::register_memory(std::span<std::byte> memory) {
 }
 
 Registration IoEngine::register_file(const SwapFile& file) {
+  SLUICE_CHECK(file.fd() >= 0, "a file that was moved to another SwapFile cannot be registered");
   Registration made;
   made.fd_ = file.fd();
   made.drive_ = file.drive();
