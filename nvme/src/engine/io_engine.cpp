@@ -127,6 +127,8 @@ IoCounters IoEngine::counters() const {
 }
 
 IoCounters IoEngine::drive_counters(std::size_t drive) const {
+  SLUICE_CHECK(drive < drives(), "counters of drive " + std::to_string(drive) +
+                                     " of an engine of " + std::to_string(drives()) + " drives");
   return impl_->queue_of(drive).counters();
 }
 

@@ -119,7 +119,7 @@ class IoEngine {
   Registration register_file(const SwapFile& file);
 
   std::size_t drives() const;
-  // Totals of all drives, and of one.
+  // Totals of all drives, and of one: `drive` is less than drives(), else InvalidArgument.
   IoCounters counters() const;
   IoCounters drive_counters(std::size_t drive) const;
   // Latencies of all drives. Blocks until the engine's threads have answered. Throws the error of a
