@@ -16,6 +16,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class SwapFileTest : public ::testing::Test {
  protected:
@@ -117,6 +118,16 @@ TEST_F(SwapFileTest, AnAbsentFileIsNotCreatedByTheOtherModes) {
 TEST_F(SwapFileTest, ADirectoryIsNotAFile) {
   EXPECT_EQ(error_number_of([&] { SwapFile(dir_.path(), OpenMode::create, DirectIo::off); }),
             EISDIR);
+  for (const OpenMode mode : {OpenMode::read_only, OpenMode::read_write, OpenMode::create}) {
+    EXPECT_THAT(message_of<IoError>([&] { SwapFile(dir_.path(), mode, DirectIo::automatic); }),
+                AllOf(HasSubstr(dir_.path()), HasSubstr("name a file")));
+  }
+}
+
+TEST_F(SwapFileTest, ADeviceIsRefusedWithoutTheAdviceToRemoveIt) {
+  EXPECT_THAT(
+      message_of<IoError>([] { SwapFile("/dev/null", OpenMode::create, DirectIo::automatic); }),
+      AllOf(HasSubstr("not a regular file; name a file"), Not(HasSubstr("remove"))));
 }
 
 TEST_F(SwapFileTest, AFifoIsRefusedAndNotWaitedFor) {

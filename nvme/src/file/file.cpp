@@ -40,6 +40,8 @@ std::string open_advice(int error_number, OpenMode mode) {
     case EACCES:
     case EPERM:
       return "no permission; check the owner and mode of the file and its directory";
+    case EISDIR:
+      return "name a file in this directory";
     case EROFS:
       return "the file system is mounted read-only";
     case EMFILE:
@@ -126,7 +128,7 @@ SwapFile::SwapFile(std::string path, OpenMode mode, DirectIo direct, std::size_t
   struct stat info {};
   SLUICE_SYSCALL(::fstat(fd_.get(), &info), path_);
   if (!S_ISREG(info.st_mode))
-    throw IoError(EINVAL, "open", path_, 0, 0, "is not a regular file; remove it");
+    throw IoError(EINVAL, "open", path_, 0, 0, "is not a regular file; name a file");
   // Clears O_NONBLOCK: on a non-blocking descriptor, io_uring fails requests that would wait.
   SLUICE_SYSCALL(::fcntl(fd_.get(), F_SETFL, direct_ ? O_DIRECT : 0), path_);
 }
