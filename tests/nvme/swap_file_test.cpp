@@ -211,6 +211,22 @@ TEST_F(SwapFileTest, AllocateWritesBlocksWhereThereIsNoFallocate) {
   EXPECT_GE(allocated_bytes(file.path()), 64 * kKiB + 5);
 }
 
+TEST_F(SwapFileTest, AllocateWritesBlocksWhereTheSystemHasNoFallocate) {
+  const auto bytes = random_bytes(5000, 4);
+  write_whole_file(dir_.file("f"), bytes);
+  const std::string said = run_in_child([&]() -> std::string {
+    deny(__NR_fallocate, ENOSYS);
+    SwapFile file(dir_.file("f"), OpenMode::read_write, DirectIo::automatic);
+    file.allocate(64 * kKiB + 5);
+    return "allocated";
+  });
+  EXPECT_EQ(said, "allocated");
+  const auto longer = read_whole_file(dir_.file("f"));
+  ASSERT_EQ(longer.size(), 64 * kKiB + 5);
+  EXPECT_TRUE(same_bytes(std::span(longer).first(5000), bytes));
+  EXPECT_GE(allocated_bytes(dir_.file("f")), 64 * kKiB + 5);
+}
+
 TEST_F(SwapFileTest, FreeBytesOfAnAbsentPathAreAnError) {
   EXPECT_EQ(error_number_of([&] { free_disk_bytes(dir_.file("absent")); }), ENOENT);
 }
