@@ -1,5 +1,8 @@
 #include "sluice/base/error.hpp"
 
+#include <sys/resource.h>
+
+#include <cerrno>
 #include <csignal>
 #include <utility>
 
@@ -17,7 +20,16 @@ OutOfMemory::OutOfMemory(std::string tier, std::uint64_t requested_bytes,
       available_bytes_(available_bytes) {}
 
 namespace {
-std::string io_message(const std::string& operation, const std::string& path,
+// The way out of EFBIG, which says only that the file would become too large.
+std::string size_advice() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return "the file system takes no file of this length";
+  return "this process may write files of up to " + format_bytes(limit.rlim_cur) +
+         " (RLIMIT_FSIZE): raise the limit (ulimit -f)";
+}
+
+std::string io_message(int error_number, const std::string& operation, const std::string& path,
                        std::uint64_t offset_bytes, std::uint64_t size_bytes,
                        const std::string& advice) {
   std::string message = path + ": " + operation;
@@ -25,15 +37,18 @@ std::string io_message(const std::string& operation, const std::string& path,
     message +=
         " of " + std::to_string(size_bytes) + " bytes at offset " + std::to_string(offset_bytes);
   }
-  if (!advice.empty()) message += " (" + advice + ")";
+  std::string all_advice = advice;
+  if (error_number == EFBIG) all_advice += (advice.empty() ? "" : "; ") + size_advice();
+  if (!all_advice.empty()) message += " (" + all_advice + ")";
   return message;
 }
 }  // namespace
 
 IoError::IoError(int error_number, const std::string& operation, std::string path,
                  std::uint64_t offset_bytes, std::uint64_t size_bytes, const std::string& advice)
-    : std::system_error(error_number, std::generic_category(),
-                        io_message(operation, path, offset_bytes, size_bytes, advice)),
+    : std::system_error(
+          error_number, std::generic_category(),
+          io_message(error_number, operation, path, offset_bytes, size_bytes, advice)),
       path_(std::move(path)),
       offset_bytes_(offset_bytes),
       size_bytes_(size_bytes) {}

@@ -15,6 +15,7 @@
 
 #include "sluice/base/error.hpp"
 #include "sluice/base/mutex.hpp"
+#include "sluice/base/text.hpp"
 
 namespace sluice {
 
@@ -84,6 +85,21 @@ std::string process_limit() {
   return std::to_string(limit.rlim_cur);
 }
 
+// pthread_create answers EAGAIN also when it cannot map a stack.
+std::string memory_limits() {
+  std::string text = ". Memory for its stack may be short instead";
+  const char* before = ": ";
+  const auto add = [&](auto resource, const char* name, const char* how) {
+    rlimit limit{};
+    if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+    text += before + std::string(name) + " is " + format_bytes(limit.rlim_cur) + " (" + how + ")";
+    before = ", ";
+  };
+  add(RLIMIT_AS, "RLIMIT_AS", "ulimit -v");
+  add(RLIMIT_DATA, "RLIMIT_DATA", "ulimit -d");
+  return text;
+}
+
 }  // namespace
 
 void take_priority(ThreadPriority priority) noexcept {
@@ -117,7 +133,7 @@ std::thread start_thread(const std::string& name, std::function<void()> body) {
   } catch (const std::system_error& error) {
     throw Error("the system refuses the thread " + name + " (" + error.what() +
                 "). RLIMIT_NPROC is " + process_limit() + " for user " +
-                std::to_string(::getuid()) + kHowToRaise);
+                std::to_string(::getuid()) + kHowToRaise + memory_limits());
   }
 }
 
@@ -131,7 +147,7 @@ void check_threads(int count) {
                 std::strerror(error_number) +
                 "). RLIMIT_NPROC, which counts all processes of user " +
                 std::to_string(::getuid()) + ", is " + process_limit() + kHowToRaise +
-                ", or ask for fewer with \"sluice\": {\"threads\"}");
+                ", or ask for fewer with \"sluice\": {\"threads\"}" + memory_limits());
   }
 }
 

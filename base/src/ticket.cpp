@@ -101,7 +101,19 @@ Ticket join(std::vector<Ticket> tickets) {
 
 TicketSource::TicketSource() : state_(std::make_shared<detail::TicketState>()) {}
 
+TicketSource& TicketSource::operator=(TicketSource&& other) noexcept {
+  if (this != &other) {
+    drop();
+    state_ = std::move(other.state_);
+  }
+  return *this;
+}
+
 TicketSource::~TicketSource() {
+  drop();
+}
+
+void TicketSource::drop() noexcept {
   if (state_) complete(std::make_exception_ptr(Error("the work was dropped before it ended")));
 }
 

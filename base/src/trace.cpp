@@ -228,7 +228,7 @@ bool Trace::append(std::string_view event) {
 }
 
 void Trace::add(std::size_t row, std::string_view what, std::string_view subject,
-                TraceClock::time_point begin, TraceClock::time_point end, TraceArgs args) noexcept {
+                TraceClock::time_point begin, TraceClock::time_point end, TraceArgs args) {
   if (!recording_ || ended_) return;
   const auto since_begin = [&](TraceClock::time_point time) {
     const std::chrono::nanoseconds elapsed = time - begin_;
@@ -237,6 +237,8 @@ void Trace::add(std::size_t row, std::string_view what, std::string_view subject
   const std::int64_t from = since_begin(begin);
   const std::int64_t to = std::max(from, since_begin(end));
   MutexLock lock(mutex_);
+  SLUICE_CHECK(row < rows_.size(),
+               path_ + ": the trace has no row " + std::to_string(row) + "; make rows with row()");
   const std::size_t lane = lane_of(row, from);
   if (lane == kNoLane) {
     ++dropped_;

@@ -3,15 +3,21 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
 #include <string>
 
+#include "in_child.hpp"
+
 namespace sluice {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(OutOfMemory, CarriesTierAndBytes) {
   const OutOfMemory error("host", 2048, 1024, "gradients");
@@ -30,6 +36,20 @@ TEST(IoError, SaysWhereHowMuchAndWhatToDo) {
   EXPECT_THAT(error.what(), HasSubstr("/data/a: write of 512 bytes at offset 4096"));
   EXPECT_THAT(error.what(), HasSubstr("free some space"));
   EXPECT_THAT(error.what(), HasSubstr("No space left"));
+}
+
+TEST(IoError, OfAFileTooLargeNamesTheLimit) {
+  const auto text = [](rlim_t limit) {
+    return test::run_in_child([limit] {
+      const rlimit size{limit, limit};
+      test::in_child_check(::setrlimit(RLIMIT_FSIZE, &size) == 0);
+      return std::string(IoError(EFBIG, "pwrite", "/data/a", 0, 4096, "as it is").what());
+    });
+  };
+  EXPECT_THAT(text(rlim_t{1} << 20U), AllOf(HasSubstr("(as it is; "), HasSubstr("1.00 MiB"),
+                                            HasSubstr("ulimit -f"), HasSubstr("File too large")));
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to raise a limit";
+  EXPECT_THAT(text(RLIM_INFINITY), AllOf(HasSubstr("file system"), Not(HasSubstr("ulimit"))));
 }
 
 TEST(StorageError, NamesThePath) {

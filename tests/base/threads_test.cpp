@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <fstream>
 #include <string>
 #include <thread>
 
@@ -41,6 +42,30 @@ TEST(CheckThreads, NamesTheLimitAndWhatWasStarted) {
   });
   EXPECT_THAT(said, AllOf(HasSubstr("gives this process 3 of the 4 threads"),
                           HasSubstr("RLIMIT_NPROC"), HasSubstr("is 4;"), HasSubstr("ulimit -u")));
+}
+
+TEST(CheckThreads, NamesALimitOnMemory) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "a sanitizer needs memory of its own";
+#endif
+  const std::string said = test::run_in_child([] {
+    // What the process has, and room for a few stacks.
+    std::ifstream status("/proc/self/status");
+    std::string word;
+    while (status >> word && word != "VmData:") continue;
+    rlim_t used_kib = 0;
+    status >> used_kib;
+    const rlimit data{(used_kib + 1024) * 1024, (used_kib + 1024) * 1024};
+    test::in_child_check(used_kib > 0 && ::setrlimit(RLIMIT_DATA, &data) == 0);
+    try {
+      check_threads(100);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  });
+  EXPECT_THAT(said, AllOf(HasSubstr("of the 100 threads"), HasSubstr("Memory for its stack"),
+                          HasSubstr("RLIMIT_DATA is "), HasSubstr("ulimit -d")));
 }
 
 TEST(StartThread, NamesTheThread) {

@@ -134,6 +134,18 @@ TEST(TicketSource, DestroyedWithoutCompletingIsAnError) {
   EXPECT_THROW(ticket.finish(), Error);
 }
 
+TEST(TicketSource, AssignmentEndsTheTicketThatItHadWithAnError) {
+  TicketSource source;
+  Ticket old = source.ticket();
+  source = TicketSource();
+  ASSERT_TRUE(old.done());
+  EXPECT_THROW(old.finish(), Error);
+  Ticket ticket = source.ticket();
+  EXPECT_FALSE(ticket.done());
+  source.complete();
+  EXPECT_NO_THROW(ticket.finish());
+}
+
 TEST(FinishAll, FinishesAllThenThrowsTheFirstError) {
   std::vector<TicketSource> sources(4);
   std::vector<Ticket> tickets;

@@ -81,6 +81,16 @@ TEST(Trace, IsAnArrayOfEventsWithNamedRowsInTheOrderOfTheirMaking) {
   EXPECT_LT(events[1].sort_index, events[0].sort_index) << "the row was made first";
 }
 
+TEST(Trace, RefusesASpanOfARowThatItDidNotMake) {
+  const test::TempDir dir;
+  Trace trace(dir.file("trace.json"), Trace::Old::replace);
+  const auto now = TraceClock::now();
+  EXPECT_THROW(trace.add(0, "work", "", now, now, {}), InvalidArgument);
+  const std::size_t row = trace.row("row");
+  EXPECT_NO_THROW(trace.add(row, "work", "", now, now, {}));
+  EXPECT_THROW(trace.add(row + 1, "work", "", now, now, {}), InvalidArgument);
+}
+
 TEST(Trace, CostsNothingAndRecordsNothingWithoutOne) {
   const TraceRow nowhere(nullptr, "compute");
   EXPECT_FALSE(nowhere.on());

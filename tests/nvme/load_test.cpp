@@ -228,6 +228,14 @@ TEST(LoadOptions, ThatDoNotFitAreRefused) {
   LoadOptions options;
   options.size_bytes = 4096;
   EXPECT_THROW(Load(engine, file, options), InvalidArgument) << "less than a block";
+  for (const LoadPattern pattern : {LoadPattern::read, LoadPattern::write}) {
+    options.pattern = pattern;
+    options.size_bytes = 5 * kMiB;
+    EXPECT_EQ(message_of<InvalidArgument>([&] { Load(engine, file, options); }),
+              file.path() +
+                  ": a load over 5.00 MiB of a file of 4.00 MiB; lower its size, or "
+                  "allocate the file first");
+  }
   options.size_bytes = 3 * kMiB;
   options.pattern = LoadPattern::swap;
   options.tensor_bytes = {kMiB, 1};

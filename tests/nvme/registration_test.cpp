@@ -9,6 +9,7 @@
 
 #include "nvme_test_support.hpp"
 #include "sluice/base/bytes.hpp"
+#include "sluice/base/error.hpp"
 #include "sluice/nvme/io_engine.hpp"
 #include "temp_dir.hpp"
 
@@ -97,6 +98,48 @@ TEST_P(RegistrationTest, ADescriptorThatIsUsedAgainIsTheNewFile) {
   engine.begin_write(second, 0, buffer.bytes()).finish();
   EXPECT_TRUE(same_bytes(read_whole_file(second.path()), random_bytes(16 * kKiB, 2)));
   EXPECT_TRUE(same_bytes(read_whole_file(dir_.file("first")), random_bytes(16 * kKiB, 1)));
+}
+
+// More registrations of one file than the table has slots.
+TEST_P(RegistrationTest, OfOneFileTwiceTakesOneSlot) {
+  IoEngine engine = make_engine();
+  const auto expect_active = [](const Registration& registered) {
+    if (GetParam() == BackendKind::io_uring && ::geteuid() == 0) {
+      ASSERT_TRUE(registered.active()) << registered.why_not();
+    }
+  };
+  TestBuffer buffer(16 * kKiB);
+  int first_fd = -1;
+  {
+    const SwapFile first(dir_.file("first"), OpenMode::create, DirectIo::automatic);
+    first_fd = first.fd();
+    std::vector<Registration> all;
+    for (int i = 0; i < 300; ++i) {
+      all.push_back(engine.register_file(first));
+      ASSERT_NO_FATAL_FAILURE(expect_active(all.back())) << i;
+    }
+    const SwapFile other(dir_.file("other"), OpenMode::create, DirectIo::automatic);
+    ASSERT_NO_FATAL_FAILURE(expect_active(engine.register_file(other)));
+    all.resize(1);
+    fill_random(buffer.bytes(), 1);
+    engine.begin_write(first, 0, buffer.bytes()).finish();
+  }
+  // The last registration has ended: its descriptor's number is free for another file.
+  const SwapFile second(dir_.file("second"), OpenMode::create, DirectIo::automatic);
+  ASSERT_EQ(second.fd(), first_fd);
+  fill_random(buffer.bytes(), 2);
+  engine.begin_write(second, 0, buffer.bytes()).finish();
+  EXPECT_TRUE(same_bytes(read_whole_file(second.path()), random_bytes(16 * kKiB, 2)));
+  EXPECT_TRUE(same_bytes(read_whole_file(dir_.file("first")), random_bytes(16 * kKiB, 1)));
+}
+
+TEST_P(RegistrationTest, OfAFileThatWasMovedAwayIsAnError) {
+  IoEngine engine = make_engine();
+  SwapFile file(dir_.file("f"), OpenMode::create, DirectIo::automatic);
+  const SwapFile moved = std::move(file);
+  // NOLINTNEXTLINE(bugprone-use-after-move): the subject
+  EXPECT_THROW(engine.register_file(file), InvalidArgument);
+  EXPECT_NO_THROW(engine.register_file(moved));
 }
 
 INSTANTIATE_TEST_SUITE_P(AllBackends, RegistrationTest, ::testing::ValuesIn(built_backends()),

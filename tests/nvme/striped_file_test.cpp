@@ -12,6 +12,7 @@
 
 #include "faulty_backend.hpp"
 #include "nvme_test_support.hpp"
+#include "sluice/base/error.hpp"
 #include "sluice/nvme/drive_rates.hpp"
 #include "sluice/nvme/io_engine.hpp"
 #include "temp_dir.hpp"
@@ -80,6 +81,18 @@ TEST(StripeLayout, RefusesWhatItCannotBe) {
   EXPECT_THROW(StripeLayout({65}, 4096), InvalidArgument);
   EXPECT_THROW(StripeLayout({1, 1}, 1000), InvalidArgument);
   EXPECT_THROW(StripeLayout({1, 1}, 0), InvalidArgument);
+}
+
+TEST(StripeLayout, HasNoPartsButItsOwn) {
+  for (const StripeLayout& layout : {StripeLayout(), StripeLayout({1, 1}, 4096)}) {
+    EXPECT_THROW(layout.part_bytes(layout.parts(), 100'000), InvalidArgument);
+    EXPECT_THROW(layout.covered_bytes(layout.parts(), 100'000), InvalidArgument);
+  }
+  StripeLayout layout({1, 1}, 4096);
+  const StripeLayout moved = std::move(layout);
+  // NOLINTNEXTLINE(bugprone-use-after-move): the subject
+  EXPECT_THROW(layout.first_piece(0, 10), InvalidArgument);
+  EXPECT_EQ(moved.first_piece(4096, 10).part, 1U);
 }
 
 TEST(StripeWeights, AreInProportionToTheRates) {
@@ -216,6 +229,33 @@ TEST(StripedFile, NeedsAsManyPartsAsItsLayout) {
   std::vector<SwapFile> parts;
   parts.emplace_back(dir.file("part"), OpenMode::create, DirectIo::off);
   EXPECT_THROW(StripedFile(std::move(parts), StripeLayout({1, 1}, 4096)), InvalidArgument);
+}
+
+TEST(StripedFile, ThatWasMovedAwayIsAnError) {
+  const TempDir dir;
+  IoEngine engine(make_backend(BackendKind::threads, 4, 2).backend, {});
+  std::vector<StripedFile> files;
+  files.push_back(make_two_parts(dir, 8192));
+  files.emplace_back(SwapFile(dir.file("one"), OpenMode::create, DirectIo::off));
+  for (StripedFile& file : files) {
+    const StripedFile moved = std::move(file);
+    // NOLINTBEGIN(bugprone-use-after-move): the subject
+    std::vector<std::byte> bytes(4096);
+    EXPECT_THROW((void)file.path(), InvalidArgument);
+    EXPECT_THROW((void)file.size_bytes(), InvalidArgument);
+    EXPECT_THROW(file.allocate(4096), InvalidArgument);
+    EXPECT_THROW(file.sync_data(), InvalidArgument);
+    EXPECT_THROW(engine.begin_read(file, 0, bytes), InvalidArgument);
+    EXPECT_THROW(engine.begin_write(file, 0, bytes), InvalidArgument);
+    // NOLINTEND(bugprone-use-after-move)
+    EXPECT_NO_THROW(engine.begin_write(moved, 0, bytes).finish());
+  }
+}
+
+TEST(StripedFile, HasCountersForTheDrivesOfItsEngineOnly) {
+  const IoEngine engine(make_backend(BackendKind::threads, 4, 2).backend, {});
+  EXPECT_EQ(engine.drive_counters(0).requests, 0U);
+  EXPECT_THROW(engine.drive_counters(1), InvalidArgument);
 }
 
 // The ticket of a striped transfer ends with its slowest part, not before.

@@ -16,6 +16,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class SwapFileTest : public ::testing::Test {
  protected:
@@ -117,6 +118,16 @@ TEST_F(SwapFileTest, AnAbsentFileIsNotCreatedByTheOtherModes) {
 TEST_F(SwapFileTest, ADirectoryIsNotAFile) {
   EXPECT_EQ(error_number_of([&] { SwapFile(dir_.path(), OpenMode::create, DirectIo::off); }),
             EISDIR);
+  for (const OpenMode mode : {OpenMode::read_only, OpenMode::read_write, OpenMode::create}) {
+    EXPECT_THAT(message_of<IoError>([&] { SwapFile(dir_.path(), mode, DirectIo::automatic); }),
+                AllOf(HasSubstr(dir_.path()), HasSubstr("name a file")));
+  }
+}
+
+TEST_F(SwapFileTest, ADeviceIsRefusedWithoutTheAdviceToRemoveIt) {
+  EXPECT_THAT(
+      message_of<IoError>([] { SwapFile("/dev/null", OpenMode::create, DirectIo::automatic); }),
+      AllOf(HasSubstr("not a regular file; name a file"), Not(HasSubstr("remove"))));
 }
 
 TEST_F(SwapFileTest, AFifoIsRefusedAndNotWaitedFor) {
@@ -198,6 +209,22 @@ TEST_F(SwapFileTest, AllocateWritesBlocksWhereThereIsNoFallocate) {
   ASSERT_EQ(longer.size(), 64 * kKiB + 5);
   EXPECT_TRUE(same_bytes(std::span(longer).first(5000), bytes));
   EXPECT_GE(allocated_bytes(file.path()), 64 * kKiB + 5);
+}
+
+TEST_F(SwapFileTest, AllocateWritesBlocksWhereTheSystemHasNoFallocate) {
+  const auto bytes = random_bytes(5000, 4);
+  write_whole_file(dir_.file("f"), bytes);
+  const std::string said = run_in_child([&]() -> std::string {
+    deny(__NR_fallocate, ENOSYS);
+    SwapFile file(dir_.file("f"), OpenMode::read_write, DirectIo::automatic);
+    file.allocate(64 * kKiB + 5);
+    return "allocated";
+  });
+  EXPECT_EQ(said, "allocated");
+  const auto longer = read_whole_file(dir_.file("f"));
+  ASSERT_EQ(longer.size(), 64 * kKiB + 5);
+  EXPECT_TRUE(same_bytes(std::span(longer).first(5000), bytes));
+  EXPECT_GE(allocated_bytes(dir_.file("f")), 64 * kKiB + 5);
 }
 
 TEST_F(SwapFileTest, FreeBytesOfAnAbsentPathAreAnError) {

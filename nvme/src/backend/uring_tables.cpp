@@ -100,28 +100,34 @@ bool RegisteredFiles::add(io_uring& ring, int fd, std::string& why_not) {
     made_ = true;
     for (unsigned i = kSlots; i > 0; --i) free_.push_back(static_cast<int>(i - 1));
   }
-  const int result = free_.empty() ? -ENOSPC
-                                   : ::io_uring_register_files_update(
-                                         &ring, static_cast<unsigned>(free_.back()), &fd, 1);
+  // The descriptor's own slot is filled again: its number may be another file's by now.
+  const std::optional<int> own = slot_of(fd);
+  const int index = own ? *own : free_.empty() ? -1 : free_.back();
+  const int result =
+      index < 0 ? -ENOSPC
+                : ::io_uring_register_files_update(&ring, static_cast<unsigned>(index), &fd, 1);
   if (result < 0) {
     why_not = explain("registering a file", -result);
     return false;
   }
   const auto at = static_cast<std::size_t>(fd);
-  if (at >= slot_by_fd_.size()) slot_by_fd_.resize(at + 1, -1);
-  slot_by_fd_[at] = free_.back();
-  free_.pop_back();
+  if (at >= slot_by_fd_.size()) slot_by_fd_.resize(at + 1);
+  slot_by_fd_[at].index = index;
+  ++slot_by_fd_[at].uses;
+  if (!own) free_.pop_back();
   return true;
 }
 
 void RegisteredFiles::remove(io_uring& ring, int fd) {
   const std::optional<int> slot = slot_of(fd);
   if (!slot) return;
+  Slot& entry = slot_by_fd_[static_cast<std::size_t>(fd)];
+  if (--entry.uses > 0) return;
   const int none = -1;
   const int result =
       ::io_uring_register_files_update(&ring, static_cast<unsigned>(*slot), &none, 1);
   if (result < 0) log(LogLevel::error, explain("unregistering a file", -result));
-  slot_by_fd_[static_cast<std::size_t>(fd)] = -1;
+  entry.index = -1;
   free_.push_back(*slot);
 }
 

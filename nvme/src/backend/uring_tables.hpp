@@ -40,17 +40,23 @@ class RegisteredMemory {
 
 class RegisteredFiles {
  public:
+  // Puts the open file `fd` into a slot. A descriptor that has a slot keeps it until it has been
+  // removed as often as it was added.
   bool add(io_uring& ring, int fd, std::string& why_not);
   void remove(io_uring& ring, int fd);
   std::optional<int> slot_of(int fd) const {
     const auto at = static_cast<std::size_t>(fd);
-    if (at >= slot_by_fd_.size() || slot_by_fd_[at] < 0) return std::nullopt;
-    return slot_by_fd_[at];
+    if (at >= slot_by_fd_.size() || slot_by_fd_[at].index < 0) return std::nullopt;
+    return slot_by_fd_[at].index;
   }
 
  private:
+  struct Slot {
+    int index = -1;     // -1: none
+    unsigned uses = 0;  // add() less remove()
+  };
   bool made_ = false;
-  std::vector<int> slot_by_fd_;  // -1: none
+  std::vector<Slot> slot_by_fd_;
   std::vector<int> free_;
 };
 

@@ -127,6 +127,8 @@ IoCounters IoEngine::counters() const {
 }
 
 IoCounters IoEngine::drive_counters(std::size_t drive) const {
+  SLUICE_CHECK(drive < drives(), "counters of drive " + std::to_string(drive) +
+                                     " of an engine of " + std::to_string(drives()) + " drives");
   return impl_->queue_of(drive).counters();
 }
 
@@ -152,6 +154,7 @@ Registration IoEngine::register_memory(std::span<std::byte> memory) {
 }
 
 Registration IoEngine::register_file(const SwapFile& file) {
+  SLUICE_CHECK(file.fd() >= 0, "a file that was moved to another SwapFile cannot be registered");
   Registration made;
   made.fd_ = file.fd();
   made.drive_ = file.drive();

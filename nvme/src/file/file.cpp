@@ -5,6 +5,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -40,6 +41,8 @@ std::string open_advice(int error_number, OpenMode mode) {
     case EACCES:
     case EPERM:
       return "no permission; check the owner and mode of the file and its directory";
+    case EISDIR:
+      return "name a file in this directory";
     case EROFS:
       return "the file system is mounted read-only";
     case EMFILE:
@@ -82,18 +85,44 @@ DirectAlignment direct_alignment(int fd) {
   return alignment;
 }
 
+// Writes a zero byte over the last zero byte of each page of [0, size_bytes), so that every block
+// is there; returns 0 or an errno. Not posix_fallocate: where the system lacks fallocate itself
+// (ENOSYS), glibc's has no replacement.
+int write_into_holes(int fd, std::uint64_t size_bytes) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) return errno;
+  const auto old_bytes = static_cast<std::uint64_t>(info.st_size);
+  for (std::uint64_t begin = 0; begin < size_bytes; begin += kFallbackAlignment) {
+    const std::uint64_t at =
+        begin + std::min<std::uint64_t>(kFallbackAlignment, size_bytes - begin) - 1;
+    char byte = 0;
+    ssize_t result = 0;
+    if (at < old_bytes) {
+      do {
+        result = ::pread(fd, &byte, 1, static_cast<off_t>(at));
+      } while (result < 0 && errno == EINTR);
+    }
+    if (result >= 0 && byte == 0) {
+      do {
+        result = ::pwrite(fd, &byte, 1, static_cast<off_t>(at));
+      } while (result < 0 && errno == EINTR);
+    }
+    if (result < 0) return errno;
+  }
+  return 0;
+}
+
 // Allocates the blocks of [0, size_bytes); returns 0 or an errno.
 int reserve_blocks(int fd, const std::string& path, std::uint64_t size_bytes) {
   int result = 0;
   do {
     result = ::fallocate(fd, 0, 0, static_cast<off_t>(size_bytes)) == 0 ? 0 : errno;
   } while (result == EINTR);
-  if (result != EOPNOTSUPP) return result;
-  // Without fallocate, glibc writes a zero byte into every hole. These writes are too small for
-  // O_DIRECT and need a buffered descriptor.
+  if (result != EOPNOTSUPP && result != ENOSYS) return result;
+  // These writes are too small for O_DIRECT and need a buffered descriptor.
   const UniqueFd buffered(try_open(path, O_RDWR | O_CLOEXEC));
   if (!buffered) return errno;
-  return ::posix_fallocate(buffered.get(), 0, static_cast<off_t>(size_bytes));
+  return write_into_holes(buffered.get(), size_bytes);
 }
 
 }  // namespace
@@ -126,7 +155,7 @@ SwapFile::SwapFile(std::string path, OpenMode mode, DirectIo direct, std::size_t
   struct stat info {};
   SLUICE_SYSCALL(::fstat(fd_.get(), &info), path_);
   if (!S_ISREG(info.st_mode))
-    throw IoError(EINVAL, "open", path_, 0, 0, "is not a regular file; remove it");
+    throw IoError(EINVAL, "open", path_, 0, 0, "is not a regular file; name a file");
   // Clears O_NONBLOCK: on a non-blocking descriptor, io_uring fails requests that would wait.
   SLUICE_SYSCALL(::fcntl(fd_.get(), F_SETFL, direct_ ? O_DIRECT : 0), path_);
 }

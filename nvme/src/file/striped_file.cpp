@@ -15,6 +15,12 @@ namespace {
 constexpr unsigned kMostWeight = 64;
 constexpr std::uint64_t kMostChunkBytes = 1U << 30U;
 constexpr unsigned kMostInTurn = 16;
+constexpr const char* kMovedAway = "a striped file that was moved to another has no parts";
+
+void check_part(const StripeLayout& layout, std::size_t part) {
+  SLUICE_CHECK(part < layout.parts(), "part " + std::to_string(part) + " of a stripe of " +
+                                          std::to_string(layout.parts()) + " parts");
+}
 
 // The largest ratio of a drive's share under `weights` to its share of `rates`. The others wait for
 // the drive with the largest ratio.
@@ -66,6 +72,7 @@ StripeLayout::StripeLayout(std::vector<unsigned> weights, std::uint64_t chunk_by
 StripeLayout::Piece StripeLayout::first_piece(std::uint64_t offset_bytes,
                                               std::uint64_t size_bytes) const {
   if (parts() == 1) return {0, offset_bytes, size_bytes};
+  SLUICE_CHECK(parts() > 0, kMovedAway);
   const std::uint64_t chunk = offset_bytes / chunk_bytes_;
   const std::uint64_t in_chunk = offset_bytes % chunk_bytes_;
   const std::uint64_t turn = chunk / part_at_.size();
@@ -77,6 +84,7 @@ StripeLayout::Piece StripeLayout::first_piece(std::uint64_t offset_bytes,
 }
 
 std::uint64_t StripeLayout::part_bytes(std::size_t part, std::uint64_t size_bytes) const {
+  check_part(*this, part);
   if (parts() == 1) return size_bytes;
   const std::uint64_t turn_bytes = part_at_.size() * chunk_bytes_;
   std::uint64_t sum = size_bytes / turn_bytes * weights_[part] * chunk_bytes_;
@@ -90,6 +98,7 @@ std::uint64_t StripeLayout::part_bytes(std::size_t part, std::uint64_t size_byte
 }
 
 std::uint64_t StripeLayout::covered_bytes(std::size_t part, std::uint64_t part_size_bytes) const {
+  check_part(*this, part);
   if (parts() == 1) return part_size_bytes;
   const std::uint64_t part_chunk = part_size_bytes / chunk_bytes_;
   const std::uint64_t turn = part_chunk / weights_[part];
@@ -133,7 +142,17 @@ StripedFile::StripedFile(std::vector<SwapFile> parts, StripeLayout layout)
       std::to_string(parts_.size()) + " files for a stripe of " + std::to_string(layout_.parts()));
 }
 
+void StripedFile::check_parts() const {
+  SLUICE_CHECK(!parts_.empty(), kMovedAway);
+}
+
+const std::string& StripedFile::path() const {
+  check_parts();
+  return parts_.front().path();
+}
+
 std::string StripedFile::why_buffered() const {
+  check_parts();
   for (const SwapFile& part : parts_) {
     if (part.why_buffered().empty()) continue;
     return (parts_.size() > 1 ? part.path() + ": " : "") + part.why_buffered();
@@ -142,12 +161,14 @@ std::string StripedFile::why_buffered() const {
 }
 
 std::uint32_t StripedFile::offset_alignment() const {
+  check_parts();
   std::uint32_t alignment = 1;
   for (const SwapFile& part : parts_) alignment = std::max(alignment, part.offset_alignment());
   return alignment;
 }
 
 std::uint64_t StripedFile::size_bytes() const {
+  check_parts();
   std::uint64_t size = std::numeric_limits<std::uint64_t>::max();
   for (std::size_t i = 0; i < parts_.size(); ++i)
     size = std::min(size, layout_.covered_bytes(i, parts_[i].size_bytes()));
@@ -155,11 +176,13 @@ std::uint64_t StripedFile::size_bytes() const {
 }
 
 void StripedFile::allocate(std::uint64_t size_bytes) {
+  check_parts();
   for (std::size_t i = 0; i < parts_.size(); ++i)
     parts_[i].allocate(layout_.part_bytes(i, size_bytes));
 }
 
 void StripedFile::sync_data() const {
+  check_parts();
   for (const SwapFile& part : parts_) part.sync_data();
 }
 

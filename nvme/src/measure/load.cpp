@@ -230,8 +230,14 @@ std::uint64_t load_memory_bytes(const LoadOptions& options, const IoEngineOption
                      checked_add(plan.written_from_bytes(), pattern_bytes(plan)));
 }
 
-Load::Load(IoEngine& engine, const SwapFile& file, LoadOptions options)
-    : impl_(std::make_unique<Impl>(engine, file, std::move(options))) {}
+Load::Load(IoEngine& engine, const SwapFile& file, LoadOptions options) {
+  const std::uint64_t file_bytes = file.size_bytes();
+  SLUICE_CHECK(options.size_bytes <= file_bytes,
+               file.path() + ": a load over " + format_bytes(options.size_bytes) +
+                   " of a file of " + format_bytes(file_bytes) +
+                   "; lower its size, or allocate the file first");
+  impl_ = std::make_unique<Impl>(engine, file, std::move(options));
+}
 Load::~Load() = default;
 LoadResult Load::run(double seconds, const std::function<bool()>& stop) {
   return impl_->run(seconds, stop);

@@ -51,7 +51,8 @@ class DoesNotFit : public Error {
 };
 
 // A system call on a file failed. what() holds path, offset, size, advice and the errno text;
-// code() holds the errno. A size of 0 leaves offset and size out of the message.
+// code() holds the errno. EFBIG adds which limit it met. A size of 0 leaves offset and size out of
+// the message.
 class IoError : public std::system_error {
  public:
   IoError(int error_number, const std::string& operation, std::string path,

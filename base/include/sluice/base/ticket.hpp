@@ -49,13 +49,13 @@ class Ticket {
   std::shared_ptr<detail::TicketState> state_;  // shared by the waiter and the worker
 };
 
-// The worker's half of a ticket. A source destroyed before complete() ends its ticket with an
-// Error.
+// The worker's half of a ticket. A source destroyed or assigned to before complete() ends its
+// ticket with an Error.
 class TicketSource {
  public:
   TicketSource();
   TicketSource(TicketSource&&) noexcept = default;
-  TicketSource& operator=(TicketSource&&) noexcept = default;
+  TicketSource& operator=(TicketSource&& other) noexcept;
   ~TicketSource();
 
   // The ticket of this source. Call at most once.
@@ -64,6 +64,7 @@ class TicketSource {
   void complete(std::exception_ptr error = nullptr);
 
  private:
+  void drop() noexcept;
   std::shared_ptr<detail::TicketState> state_;  // shared by the waiter and the worker
 };
 

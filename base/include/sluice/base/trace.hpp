@@ -64,8 +64,9 @@ class Trace {
   std::size_t row(std::string_view name);
   // Records a span named "WHAT SUBJECT" (ASCII; other bytes become '?'). Never waits for the file:
   // when the file is slower than the spans and the memory is full, the span is dropped and counted.
+  // Throws InvalidArgument when `row` is not a number of row(), nothing else.
   void add(std::size_t row, std::string_view what, std::string_view subject,
-           TraceClock::time_point begin, TraceClock::time_point end, TraceArgs args) noexcept;
+           TraceClock::time_point begin, TraceClock::time_point end, TraceArgs args);
   // Switches recording; on at first. Spans that end while recording is off are dropped.
   void set_recording(bool recording) { recording_ = recording; }
   // Asks the writer's thread to write the recorded spans now. Does not block.

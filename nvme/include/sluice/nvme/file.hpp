@@ -45,8 +45,8 @@ class SwapFile {
   std::uint64_t disk_bytes() const;
   // Makes the file exactly `size_bytes` long with all blocks allocated, so that a full disk fails
   // here instead of at a write. Bytes below the old length stay. Writes zeros into the new blocks
-  // where the file system has no fallocate. Blocks. Throws IoError; on ENOSPC with needed and free
-  // bytes.
+  // where the file system or the system has no fallocate. Blocks. Throws IoError; on ENOSPC with
+  // needed and free bytes.
   void allocate(std::uint64_t size_bytes);
   // fdatasync: afterwards, the bytes written so far survive a loss of power. Blocks. Throws
   // IoError.

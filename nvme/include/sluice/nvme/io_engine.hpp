@@ -109,14 +109,17 @@ class IoEngine {
   // Register memory, or a file, that transfers use repeatedly: the kernel then pins the pages, or
   // takes the file's reference, once instead of for each request (io_uring's registered buffers and
   // files). Transfers elsewhere work as before. The memory must stay allocated, or the file open,
-  // until the Registration is gone. Block until the engine's thread has answered. Pinned pages
-  // count against RLIMIT_MEMLOCK unless the process has CAP_IPC_LOCK. Throw the error of a failed
-  // backend.
+  // until the Registration is gone. If a file is closed before, the kernel keeps it open, and
+  // transfers of another file that gets its descriptor number go to the closed one. A file that is
+  // registered twice stays registered until both Registrations are gone. Block until the engine's
+  // thread has answered. Pinned pages count against RLIMIT_MEMLOCK unless the process has
+  // CAP_IPC_LOCK. Throw InvalidArgument for a file that was moved to another SwapFile, and the
+  // error of a failed backend.
   Registration register_memory(std::span<std::byte> memory);
   Registration register_file(const SwapFile& file);
 
   std::size_t drives() const;
-  // Totals of all drives, and of one.
+  // Totals of all drives, and of one: `drive` is less than drives(), else InvalidArgument.
   IoCounters counters() const;
   IoCounters drive_counters(std::size_t drive) const;
   // Latencies of all drives. Blocks until the engine's threads have answered. Throws the error of a

@@ -34,8 +34,8 @@ struct LoadResult {
 class Load {
  public:
   // Takes memory for an eighth more blocks than the queue holds, at least some MiB, and registers
-  // it with the engine. Throws InvalidArgument when the options do not fit the file or the engine's
-  // block, OutOfMemory.
+  // it with the engine. Throws InvalidArgument when the options do not fit the file, which no load
+  // grows, or the engine's block; OutOfMemory; IoError.
   Load(IoEngine& engine, const SwapFile& file, LoadOptions options);
   ~Load();
   Load(const Load&) = delete;

@@ -15,7 +15,8 @@
 
 namespace sluice::nvme {
 
-// StripeLayout: the part and offset of every byte of a striped run. Thread-safe: immutable.
+// StripeLayout: the part and offset of every byte of a striped run. Calls throw InvalidArgument for
+// a part that the layout lacks; a moved-from layout has none. Thread-safe: immutable.
 class StripeLayout {
  public:
   // A layout of one part.
@@ -58,8 +59,8 @@ class StripeLayout {
 // rate is finite and above 0. Thread-safe.
 std::vector<unsigned> stripe_weights(std::span<const double> rates);
 
-// Owns its parts. Thread-compatible: callers synchronise; any number of threads may use a const
-// StripedFile.
+// Owns its parts. A moved-from file has none: its calls, and transfers, throw InvalidArgument.
+// Thread-compatible: callers synchronise; any number of threads may use a const StripedFile.
 class StripedFile {
  public:
   // A striped file of one part.
@@ -70,7 +71,7 @@ class StripedFile {
   const std::vector<SwapFile>& parts() const { return parts_; }
   const StripeLayout& layout() const { return layout_; }
   // Path of the first part.
-  const std::string& path() const { return parts_.front().path(); }
+  const std::string& path() const;
   // Why a part is buffered, for the first such part; empty when all are direct.
   std::string why_buffered() const;
   std::uint32_t offset_alignment() const;  // the largest of the parts' alignments
@@ -83,6 +84,7 @@ class StripedFile {
   void sync_data() const;
 
  private:
+  void check_parts() const;
   std::vector<SwapFile> parts_;
   StripeLayout layout_;
 };
