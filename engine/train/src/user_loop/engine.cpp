@@ -79,8 +79,8 @@ Unit Engine::add_unit(const std::string& name, std::shared_ptr<torch::nn::Module
   return {loop_, loop_->add_unit(std::move(unit))};
 }
 
-void Engine::set_log_sink(LogSink sink, LogLevel most_verbose) {
-  sluice::set_log_sink(std::move(sink), most_verbose);
+void Engine::set_log_sink(LogSink sink) {
+  sluice::set_log_sink(std::move(sink));
 }
 
 void Engine::initialize() {

@@ -33,12 +33,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "sluice/base/log.hpp"
-
+namespace sluice {
+enum class LogLevel;  // error, warn, info, debug, from 0: sluice/base/log.hpp
+}
 namespace sluice::config {
 struct TrainConfig;
 }
@@ -167,9 +169,9 @@ class __attribute__((visibility("default"))) Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // As sluice::set_log_sink, for the lines of all engines: this shared library has a log of its
-  // own, which a program's set_log_sink does not reach. Thread-safe.
-  static void set_log_sink(LogSink sink, LogLevel most_verbose = LogLevel::info);
+  // As sluice::set_log_sink, for the lines of all engines, up to level info: this shared library
+  // has a log of its own, which a program's set_log_sink does not reach. Thread-safe.
+  static void set_log_sink(std::function<void(LogLevel level, std::string_view line)> sink);
 
   // Called before initialize(), in forward order. `also_uses`: parameters of earlier units that
   // this unit computes with and that its module has not registered (registered ones are found).
