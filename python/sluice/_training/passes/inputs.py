@@ -58,6 +58,22 @@ def swapped(value: Any, swap: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     return value if all(new is part for new, part in zip(new_parts, parts)) else tree_unflatten(new_parts, spec)
 
 
+def with_bases(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Each tensor that needs a gradient, and the tensor that it is a view of: together every way back to a forward.
+
+    A caller that changes a view in place makes its graph anew from that of the base, as for a Linear's output of three
+    dimensions. A view that an autograd function has returned keeps a graph of its own.
+    """
+    found = {id(tensor): tensor for tensor in tensors if tensor.requires_grad}
+    views = [tensor for tensor in found.values() if tensor._base is not None]
+    for view in views:
+        _ = view.grad_fn  # PyTorch makes that of a view here after a change by another one, and takes no hook before
+        base: Any = view._base
+        if base.requires_grad and not base.is_leaf:
+            found[id(base)] = base
+    yield from found.values()
+
+
 class _EndOfBackward(torch.autograd.Function):
     """Its backward runs when the gradients of a unit's inputs are there."""
 
@@ -141,7 +157,7 @@ class Inputs:
         given = {id(tensor) for tensor, _ in pairs.values()}
         made += [tensor for tensor in tensors_in(output) if id(tensor) not in given]
         made += [tensor for tensor in _given(args, kwargs) if id(tensor) not in known and id(tensor) not in pairs]
-        return output, [tensor for tensor in {id(tensor): tensor for tensor in made}.values() if tensor.requires_grad]
+        return output, list(with_bases(made))
 
     def _is_changed(self, stand_in: torch.Tensor) -> bool:
         # PyTorch refuses to change those that are not apart, which are views.
@@ -152,5 +168,4 @@ class Inputs:
         # The values are there already: only the graph changes, and what the unit has saved is not out of date.
         with torch.autograd._unsafe_preserve_version_counter(tensor):  # type: ignore[attr-defined]
             tensor.copy_(stand_in)
-        _ = tensor.grad_fn  # PyTorch makes that of a view here, and takes no hook before
         return tensor
