@@ -58,8 +58,10 @@ def swapped(value: Any, swap: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     return value if all(new is part for new, part in zip(new_parts, parts)) else tree_unflatten(new_parts, spec)
 
 
-def with_bases(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+def with_bases(tensors: Iterable[torch.Tensor], older: Mapping[int, Any] = {}) -> Iterator[torch.Tensor]:
     """Each tensor that needs a gradient, and the tensor that it is a view of: together every way back to a forward.
+
+    ``older``: bases from before the forward by ``id``, each with its graph, which is not that of the forward.
 
     A caller that changes a view in place makes its graph anew from that of the base, as for a Linear's output of three
     dimensions. A view that an autograd function has returned keeps a graph of its own.
@@ -69,7 +71,7 @@ def with_bases(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
     for view in views:
         _ = view.grad_fn  # PyTorch makes that of a view here after a change by another one, and takes no hook before
         base: Any = view._base
-        if base.requires_grad and not base.is_leaf:
+        if base.requires_grad and not base.is_leaf and older.get(id(base)) is not base.grad_fn:
             found[id(base)] = base
     yield from found.values()
 
@@ -114,10 +116,12 @@ def _given(args: Any, kwargs: Any) -> Iterable[torch.Tensor]:
 class Inputs:
     """The inputs of one forward of a unit. Each one that needs a gradient has a stand-in, which the forward gets."""
 
-    __slots__ = ("_known", "_pairs")
+    __slots__ = ("_bases", "_known", "_pairs")
 
     def __init__(self, args: Any, kwargs: Any) -> None:
         self._known = {id(tensor): tensor for tensor in _given(args, kwargs) if tensor.requires_grad}
+        bases = [tensor._base for tensor in self._known.values() if tensor._base is not None]
+        self._bases = {id(base): base.grad_fn for base in bases}  # of the inputs that are views
         self._pairs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by the stand-in: the caller's tensor, and that one
 
     def mark(self, args: Any, kwargs: Any, close: Callable[[], None]) -> Any:
@@ -143,6 +147,7 @@ class Inputs:
         """
         pairs, self._pairs = self._pairs, {}
         known, self._known = self._known, {}
+        bases, self._bases = self._bases, {}
         made = [self._take_over(tensor, stand_in) for tensor, stand_in in pairs.values() if self._is_changed(stand_in)]
 
         def callers(tensor: torch.Tensor) -> torch.Tensor:
@@ -157,7 +162,7 @@ class Inputs:
         given = {id(tensor) for tensor, _ in pairs.values()}
         made += [tensor for tensor in tensors_in(output) if id(tensor) not in given]
         made += [tensor for tensor in _given(args, kwargs) if id(tensor) not in known and id(tensor) not in pairs]
-        return output, list(with_bases(made))
+        return output, list(with_bases(made, bases))
 
     def _is_changed(self, stand_in: torch.Tensor) -> bool:
         # PyTorch refuses to change those that are not apart, which are views.

@@ -1,4 +1,4 @@
-"""What units return is changed in place by their callers, against plain PyTorch. A Linear's result of three dimensions is a view."""
+"""Callers change a unit's results in place, against plain PyTorch. A Linear's result of three dimensions is a view."""
 
 from __future__ import annotations
 
@@ -111,7 +111,8 @@ def of_the_model(model: Layers, x: torch.Tensor) -> torch.Tensor:
 
 
 def borrowed(model: Layers, x: torch.Tensor) -> torch.Tensor:
-    return nn.functional.linear(x, model.nested[0].weight, model.nested[0].bias)
+    first: Any = model.nested[0]
+    return nn.functional.linear(x, first.weight, first.bias)
 
 
 def checkpointed(model: Layers, x: torch.Tensor) -> torch.Tensor:
@@ -124,7 +125,8 @@ def reentrant(model: Layers, x: torch.Tensor) -> torch.Tensor:
 
 
 FORWARDS = [
-    rectified, counted, residual, masked, a_part, nested, containers, changed_twice, a_view_given, of_the_model, checkpointed, reentrant,
+    rectified, counted, residual, masked, a_part, nested, containers, changed_twice, a_view_given, of_the_model, checkpointed,
+    reentrant,
 ]  # fmt: skip
 
 
@@ -157,7 +159,8 @@ def check(how: Forward, frozen: str = "", after: Callable[[torch.Tensor], Any] =
     for name, parameter in model.named_parameters():
         theirs = plain.get_parameter(name).grad
         if theirs is not None:
-            assert torch.equal(utils.safe_get_full_grad(parameter), theirs), name
+            mine_of_it = utils.safe_get_full_grad(parameter)
+            assert mine_of_it is not None and torch.equal(mine_of_it, theirs), name
     engine.step()
     engine.destroy()
 
@@ -181,3 +184,25 @@ def test_a_graph_that_is_kept_goes_backward_twice(how: Forward) -> None:
 @pytest.mark.parametrize("how", [residual, of_the_model, borrowed])
 def test_the_models_own_result_may_be_changed(how: Forward) -> None:
     check(how, after=lambda result: result.add_(1))
+
+
+class Halves(nn.Module):
+    """Gets two views of one tensor, and returns a view of the first beside a result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, first: torch.Tensor, second: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return first[:], second * self.scale
+
+
+def test_a_graph_from_before_a_forward_lives_on_after_its_step() -> None:
+    leaf = torch.ones(2, 2 * WIDTH, requires_grad=True)
+    both = leaf * 1.0
+    engine = engine_of(Halves(), config("cpu"))
+    for _ in range(2):
+        first, second = engine(both[:, :WIDTH], both[:, WIDTH:])
+        (first + second).sum().backward(retain_graph=True)
+        engine.step()
+    engine.destroy()

@@ -79,7 +79,7 @@ def test_equal_values_that_an_inner_context_writes_are_no_write_of_the_outer_one
 def test_a_write_of_the_outer_context_beside_that_of_an_inner_one_is_an_error(value: float, is_first: bool) -> None:
     engine, weight = bf16_engine()
     bias = engine.module[0].bias
-    with pytest.raises(ValueError, match="0.bias was written to inside GatheredParameters, which without modifier_rank is for reading"):
+    with pytest.raises(ValueError, match="0.bias was written to .* without modifier_rank is for reading"):
         with zero.GatheredParameters([weight, bias]), torch.no_grad():
             if is_first:
                 bias.zero_()

@@ -38,7 +38,10 @@ def test_they_are_those_of_the_run_that_was_not_interrupted(name: str, steps: in
 
 def test_a_schedule_as_an_object_leaves_them_too(tmp_path: Path) -> None:
     def engine_with_schedule() -> Any:
-        return engine_of(make(blocks=1), lr_scheduler=lambda optimizer: lr_schedules.OneCycle(optimizer, 1e-4, 1e-3, cycle_first_step_size=4))
+        def schedule(optimizer: Any) -> Any:
+            return lr_schedules.OneCycle(optimizer, 1e-4, 1e-3, cycle_first_step_size=4)
+
+        return engine_of(make(blocks=1), lr_scheduler=schedule)
 
     engine = engine_with_schedule()
     train(engine, range(2))
