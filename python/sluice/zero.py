@@ -33,6 +33,11 @@ def _given_parameters(given: Any) -> list[torch.Tensor]:
     return [parameter for parameter in given if parameter is not None]
 
 
+def _other_writes(parameter: torch.Tensor, owner: Owner) -> int:
+    """A count that grows with writes outside of the contexts that keep them."""
+    return parameter._version - owner.model.kept_writes.get(owner.name, 0)
+
+
 class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]):
     """Inside the context the parameters have their whole values, in the data type that computes. What is taken of them there
     (``.data``, ``.cpu()``, ``state_dict()``) keeps its values after it.
@@ -64,7 +69,7 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         self._modifier = modifier_rank
         self._gathered: list[tuple[torch.Tensor, Owner]] = []
         self._before: dict[int, torch.Tensor] = {}
-        self._read: list[tuple[torch.Tensor, Owner, int]] = []  # what is gathered for reading, or beside it; its version
+        self._writes: list[tuple[torch.Tensor, Owner, int]] = []  # of what is gathered: other writes before the context
         self._entered = contextlib.ExitStack()  # leaves the units
 
     def __enter__(self) -> GatheredParameters:
@@ -90,7 +95,7 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         for parameter, owner in self._gathered:
             parameter.ds_status = ZeroParamStatus.AVAILABLE  # type: ignore[attr-defined]
             owner.model.shown[owner.name] += 1
-        self._read = [(*one, one[0]._version) for one in self._of_entered_units() if id(one[0]) not in self._before]
+        self._writes = [(*one, _other_writes(*one)) for one in self._of_entered_units()]
         return self
 
     def _of_entered_units(self) -> Iterator[tuple[torch.Tensor, Owner]]:
@@ -101,15 +106,16 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
     def __exit__(self, *error: Any) -> None:
         models = list(dict.fromkeys(owner.model for _, owner in self._gathered))
         given = {id(parameter) for parameter, _ in self._gathered}
+        written = []
+        for parameter, owner, count in self._writes:
+            if id(parameter) in self._before:  # equal values are no change, and are written all the same
+                owner.model.kept_writes[owner.name] = parameter._version - count
+            elif _other_writes(parameter, owner) != count:
+                written.append((parameter, owner))
         try:
             for owner, before, values in self._changed():
                 first, _ = owner.model.changes.get(owner.name, (before, before))
                 owner.model.changes[owner.name] = first, values
-            written = [
-                (parameter, owner)
-                for parameter, owner, version in self._read
-                if parameter._version != version and owner.name not in owner.model.changes
-            ]
         finally:
             for parameter, owner in self._gathered:
                 parameter.ds_status = ZeroParamStatus.NOT_AVAILABLE  # type: ignore[attr-defined]
@@ -143,7 +149,7 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
                 yield owner, before, values
 
     def _leave(self) -> None:
-        self._gathered, self._before, self._read = [], {}, []
+        self._gathered, self._before, self._writes = [], {}, []
         self._entered.close()
 
 

@@ -174,6 +174,7 @@ class OffloadedModel:
         # Made in those, to be set when the last one has ended: values before the first change, and now.
         self.changes: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         self.unchanged: set[str] = set()  # written to in those, and to have their values again
+        self.kept_writes: dict[str, int] = {}  # by parameter: writes in contexts that keep them
         self.frozen: list[nn.Parameter] = []  # by the engine, until it ends
         self.user: Callable[[], Any] | None = None  # a weak reference to the engine or the optimizer that a script has
         with self.undone_on_error():
@@ -309,7 +310,8 @@ class OffloadedModel:
         self.changes, self.unchanged = {}, set()
         for name in sorted(unchanged - changes.keys()):
             if not self.only_computes:
-                self.loop.set_master(name, self.loop.master(name))
+                master = self.loop.master(name)  # of a bf16 weight that was written to, and the rest: perhaps no number
+                self.loop.set_master(name, torch.where(master.isfinite(), master, self.loop.parameter(name).to(master)))
         for name, (before, values) in changes.items():
             changed = changed_elements(before, values).cpu()
             if self.only_computes or not self.parameters[name].requires_grad:

@@ -326,6 +326,8 @@ class OneCycle(Scheduler):
         """Betas of the next update, by parameter group; None where they are left alone."""
         if not self.cycle_momentum:
             return None
+        if self.last_batch_iteration < 0:  # as in DeepSpeed, whose second update has almost cycle_max_mom
+            return [(momentum, 0.99) for momentum in self.min_moms]
         intervals = self._intervals(self.decay_mom_rate)
         if intervals is None:
             height = self._height()

@@ -27,7 +27,7 @@ from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
 
 from ..units import Unit
 from ..watched_loop import WatchedLoop
-from .inputs import Inputs, swapped, tensors_in
+from .inputs import Inputs, swapped, tensors_in, with_bases
 from .watched import unwatch, watch
 
 log = logging.getLogger("sluice")
@@ -154,10 +154,9 @@ class Hooks:
     def _after_model(self, module: nn.Module, args: Any, output: Any) -> None:
         self._depth = max(self._depth - 1, 0)
         if torch.is_grad_enabled() and self._borrowed:
-            for tensor in tensors_in(output):
-                if tensor.requires_grad:
-                    for call in self._borrowed:
-                        tensor.register_hook(functools.partial(self._before_backward, call))
+            for tensor in with_bases(tensors_in(output)):
+                for call in self._borrowed:
+                    tensor.register_hook(functools.partial(self._before_backward, call))
         self._give_back()
 
     def _give_back(self) -> None:

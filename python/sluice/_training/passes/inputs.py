@@ -58,6 +58,24 @@ def swapped(value: Any, swap: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     return value if all(new is part for new, part in zip(new_parts, parts)) else tree_unflatten(new_parts, spec)
 
 
+def with_bases(tensors: Iterable[torch.Tensor], older: Mapping[int, Any] = {}) -> Iterator[torch.Tensor]:
+    """Each tensor that needs a gradient, and the tensor that it is a view of: together every way back to a forward.
+
+    ``older``: bases from before the forward by ``id``, each with its graph, which is not that of the forward.
+
+    A caller that changes a view in place makes its graph anew from that of the base, as for a Linear's output of three
+    dimensions. A view that an autograd function has returned keeps a graph of its own.
+    """
+    found = {id(tensor): tensor for tensor in tensors if tensor.requires_grad}
+    views = [tensor for tensor in found.values() if tensor._base is not None]
+    for view in views:
+        _ = view.grad_fn  # PyTorch makes that of a view here after a change by another one, and takes no hook before
+        base: Any = view._base
+        if base.requires_grad and not base.is_leaf and older.get(id(base)) is not base.grad_fn:
+            found[id(base)] = base
+    yield from found.values()
+
+
 class _EndOfBackward(torch.autograd.Function):
     """Its backward runs when the gradients of a unit's inputs are there."""
 
@@ -98,10 +116,12 @@ def _given(args: Any, kwargs: Any) -> Iterable[torch.Tensor]:
 class Inputs:
     """The inputs of one forward of a unit. Each one that needs a gradient has a stand-in, which the forward gets."""
 
-    __slots__ = ("_known", "_pairs")
+    __slots__ = ("_bases", "_known", "_pairs")
 
     def __init__(self, args: Any, kwargs: Any) -> None:
         self._known = {id(tensor): tensor for tensor in _given(args, kwargs) if tensor.requires_grad}
+        bases = [tensor._base for tensor in self._known.values() if tensor._base is not None]
+        self._bases = {id(base): base.grad_fn for base in bases}  # of the inputs that are views
         self._pairs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by the stand-in: the caller's tensor, and that one
 
     def mark(self, args: Any, kwargs: Any, close: Callable[[], None]) -> Any:
@@ -127,6 +147,7 @@ class Inputs:
         """
         pairs, self._pairs = self._pairs, {}
         known, self._known = self._known, {}
+        bases, self._bases = self._bases, {}
         made = [self._take_over(tensor, stand_in) for tensor, stand_in in pairs.values() if self._is_changed(stand_in)]
 
         def callers(tensor: torch.Tensor) -> torch.Tensor:
@@ -141,7 +162,7 @@ class Inputs:
         given = {id(tensor) for tensor, _ in pairs.values()}
         made += [tensor for tensor in tensors_in(output) if id(tensor) not in given]
         made += [tensor for tensor in _given(args, kwargs) if id(tensor) not in known and id(tensor) not in pairs]
-        return output, [tensor for tensor in {id(tensor): tensor for tensor in made}.values() if tensor.requires_grad]
+        return output, list(with_bases(made, bases))
 
     def _is_changed(self, stand_in: torch.Tensor) -> bool:
         # PyTorch refuses to change those that are not apart, which are views.
@@ -152,5 +173,4 @@ class Inputs:
         # The values are there already: only the graph changes, and what the unit has saved is not out of date.
         with torch.autograd._unsafe_preserve_version_counter(tensor):  # type: ignore[attr-defined]
             tensor.copy_(stand_in)
-        _ = tensor.grad_fn  # PyTorch makes that of a view here, and takes no hook before
         return tensor

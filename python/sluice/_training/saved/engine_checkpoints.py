@@ -119,10 +119,10 @@ class EngineCheckpoints(EngineValues):
             for key in _COUNTERS:
                 setattr(self, key, saved["counters"].get(key, 0))
             self._steps_before = self.global_steps - int(self.loop.step)
-            if has_states:
-                self.optimizer.load_state_dict(saved["optimizer"])
             if scheduler is not None and saved["lr_scheduler"] is not None:
                 scheduler.load_state_dict(saved["lr_scheduler"])
+            if has_states:  # after the scheduler, which sets its rates: a script may have set others
+                self.optimizer.load_state_dict(saved["optimizer"])
 
         saved = (checkpoint.load if has_states else checkpoint.load_weights)(
             folder,

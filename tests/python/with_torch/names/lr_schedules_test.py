@@ -99,3 +99,14 @@ def test_a_cycle_moves_the_first_beta_the_other_way() -> None:
     still = lr_schedules.OneCycle(optimizer(), 1e-3, 1e-2, cycle_momentum=False)
     still.step()
     assert still.optimizer.param_groups[0]["betas"] == (0.5, 0.6)
+
+
+def test_a_state_without_steps_has_the_values_of_a_new_schedule() -> None:
+    groups = optimizer()
+    schedule = lr_schedules.OneCycle(groups, 1e-3, 1e-2, cycle_first_step_size=4, cycle_min_mom=0.8, cycle_max_mom=0.9)
+    expected = [dict(group) for group in groups.param_groups]
+    state = schedule.state_dict()
+    schedule.step()
+    schedule.load_state_dict(state)
+    assert [dict(group) for group in groups.param_groups] == expected
+    assert groups.param_groups[0]["betas"] == (0.8, 0.99)

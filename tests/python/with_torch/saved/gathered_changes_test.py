@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,38 @@ def test_changes_of_inner_contexts_add_up(outer: int | None) -> None:
             with zero.GatheredParameters(weight, modifier_rank=0):
                 weight[row] = 1
     assert torch.equal(utils.safe_get_full_fp32_param(weight), expected)
+    engine.destroy()
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_equal_values_that_an_inner_context_writes_are_no_write_of_the_outer_one(depth: int) -> None:
+    engine, weight = bf16_engine()
+    bias = engine.module[0].bias
+    with zero.GatheredParameters(bias, modifier_rank=0):
+        nn.init.zeros_(bias)
+    expected = utils.safe_get_full_fp32_param(weight)
+    with zero.GatheredParameters(list(engine.module.parameters())), contextlib.ExitStack() as inner:
+        for _ in range(depth):
+            inner.enter_context(zero.GatheredParameters([bias], modifier_rank=0))
+        nn.init.zeros_(bias)
+    assert torch.equal(utils.safe_get_full_fp32_param(weight), expected)
+    assert not utils.safe_get_full_fp32_param(bias).any()
+    engine.destroy()
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_write_of_the_outer_context_beside_that_of_an_inner_one_is_an_error(value: float, is_first: bool) -> None:
+    engine, weight = bf16_engine()
+    bias = engine.module[0].bias
+    with pytest.raises(ValueError, match="0.bias was written to .* without modifier_rank is for reading"):
+        with zero.GatheredParameters([weight, bias]), torch.no_grad():
+            if is_first:
+                bias.zero_()
+            with zero.GatheredParameters([bias], modifier_rank=0):
+                bias.fill_(value)
+            if not is_first:
+                bias.add_(1)
     engine.destroy()
 
 
