@@ -242,33 +242,33 @@ class FileLimit {
   const sighandler_t handler_;
 };
 
-TEST(StepLines, OfFilesThatCannotBeWrittenAreLeftOutFromThereOn) {
+TEST(StepLines, WaitWhileTheyCannotBeWritten) {
   const test::TempDir dir;
   std::optional<StepLines> lines(std::in_place, dir.file("report"), both_in(dir.path()), 0, 1);
   lines->append(record_of(1));
-  lines->check_complete();
   const std::string steps = dir.file("report") + "/steps.jsonl";
   const std::string before = text_of(steps);
   {
     const FileLimit limit(before.size() + 3);
-    lines->append(record_of(2));
+    for (const std::int64_t step : {2, 3}) lines->append(record_of(step));
+    EXPECT_EQ(text_of(steps).size(), before.size() + 3) << "a torn line, which --resume cuts off";
+    try {
+      lines->finish();
+      FAIL() << "lines are missing";
+    } catch (const IoError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(steps));
+    }
   }
-  lines->append(record_of(3));
-  EXPECT_EQ(text_of(steps).substr(0, before.size() + 3).find(before), 0U);
-  EXPECT_EQ(text_of(steps).size(), before.size() + 3);  // the torn line is cut off by --resume
-  EXPECT_EQ(text_of(dir.file("csv/Train_Samples_lr.csv")).find("\n3,"), std::string::npos);
-  try {
-    lines->check_complete();
-    FAIL() << "steps are missing";
-  } catch (const IoError& error) {
-    EXPECT_THAT(error.what(), HasSubstr(steps));
-  }
-  lines.reset();
-  StepLines resumed(dir.file("report"), {}, 1, 1);
-  resumed.append(record_of(2));
-  resumed.check_complete();
-  EXPECT_EQ(text_of(steps).find(before), 0U);
-  EXPECT_THAT(text_of(steps).substr(before.size()), StartsWith("{\"step\":2"));
+  lines->append(record_of(4));
+  lines->finish();
+  std::istringstream all(text_of(steps));
+  std::int64_t step = 0;
+  for (std::string line; std::getline(all, line);)
+    EXPECT_THAT(line, StartsWith("{\"step\":" + std::to_string(++step) + ","));
+  EXPECT_EQ(step, 4);
+  // A monitor ends where it could not write.
+  EXPECT_EQ(text_of(dir.file("csv/Train_Samples_lr.csv")).find("\n4,"), std::string::npos);
+  EXPECT_NE(text_of(dir.file("csv/Train_Samples_lr.csv")).find("1,"), std::string::npos);
 }
 
 }  // namespace

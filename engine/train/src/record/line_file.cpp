@@ -69,7 +69,7 @@ LineFile::LineFile(std::string path, std::int64_t last_kept, const NumberOf& num
     open_and_lock(setting);
   }
   SLUICE_SYSCALL(::ftruncate(fd_.get(), static_cast<off_t>(kept)), path_);
-  is_empty_ = kept == 0;
+  written_bytes_ = kept;
 }
 
 void LineFile::open_and_lock(const std::string& setting) {
@@ -87,8 +87,13 @@ void LineFile::open_and_lock(const std::string& setting) {
 }
 
 void LineFile::append(const std::string& lines) {
-  write_all(fd_.get(), lines, path_);
-  is_empty_ = false;
+  waiting_ += lines;
+  if (is_torn_) SLUICE_SYSCALL(::ftruncate(fd_.get(), static_cast<off_t>(written_bytes_)), path_);
+  is_torn_ = true;
+  write_all(fd_.get(), waiting_, path_);
+  is_torn_ = false;
+  written_bytes_ += waiting_.size();
+  waiting_.clear();
 }
 
 }  // namespace sluice::train

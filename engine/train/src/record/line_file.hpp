@@ -25,8 +25,9 @@ class LineFile {
            const std::string& setting);
 
   // True when nothing is in the file yet.
-  bool is_empty() const { return is_empty_; }
-  // Appends whole lines with one write().
+  bool is_empty() const { return written_bytes_ == 0 && waiting_.empty(); }
+  // Appends whole lines with one write(). Throws IoError; the lines then wait for the next call,
+  // which writes them first.
   void append(const std::string& lines);
 
  private:
@@ -34,7 +35,9 @@ class LineFile {
 
   std::string path_;
   UniqueFd fd_;
-  bool is_empty_ = true;
+  std::uint64_t written_bytes_ = 0;  // whole lines in the file
+  std::string waiting_;              // some hundred bytes a step
+  bool is_torn_ = false;             // a write has failed: the file may have a part of a line
 };
 
 // Writes all of the text; one write() in practice. Throws IoError.

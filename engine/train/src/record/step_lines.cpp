@@ -1,5 +1,7 @@
 #include "record/step_lines.hpp"
 
+#include <utility>
+
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 
@@ -9,7 +11,7 @@ namespace {
 
 void tell(LogLevel level, const IoError& error, const char* what, std::int64_t step) {
   log(level, std::string(error.what()) + "; " + what + " from step " + std::to_string(step) +
-                 " on are missing, and the training goes on");
+                 " on, and the training goes on");
 }
 
 }  // namespace
@@ -21,21 +23,22 @@ StepLines::StepLines(const std::string& report_dir, const config::MonitorsConfig
 
 void StepLines::append(const StepRecord& record) {
   try {
-    if (!steps_error_) steps_.append(record);
+    steps_.append(record);
+    lines_wait_ = false;
   } catch (const IoError& error) {
-    steps_error_ = std::current_exception();
-    tell(LogLevel::error, error, "lines of steps", record.step);
+    if (!std::exchange(lines_wait_, true))
+      tell(LogLevel::error, error, "lines of steps wait", record.step);
   }
   try {
     if (monitors_) monitors_->append(record);
   } catch (const IoError& error) {
     monitors_.reset();
-    tell(LogLevel::warn, error, "the monitors' values", record.step);
+    tell(LogLevel::warn, error, "the monitors end: their values are missing", record.step);
   }
 }
 
-void StepLines::check_complete() const {
-  if (steps_error_) std::rethrow_exception(steps_error_);
+void StepLines::finish() {
+  steps_.flush();
 }
 
 }  // namespace sluice::train

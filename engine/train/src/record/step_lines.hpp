@@ -3,7 +3,6 @@
 // files of the monitors.
 
 #include <cstdint>
-#include <exception>
 #include <optional>
 #include <string>
 
@@ -18,16 +17,16 @@ class StepLines {
   // As StepsFile and Monitors; throws their errors.
   StepLines(const std::string& report_dir, const config::MonitorsConfig& monitors,
             std::int64_t committed_step, std::int64_t samples_per_step);
-  // A file that cannot be written ends no training: it is left as it is from here on, which the log
-  // says.
+  // A file that cannot be written ends no training, and the log says so. Lines of steps wait until
+  // they can be written; a monitor is left as it is from there on.
   void append(const StepRecord& record);
-  // Throws the IoError of steps.jsonl if steps are missing there.
-  void check_complete() const;
+  // Writes the lines that wait. Throws IoError.
+  void finish();
 
  private:
   StepsFile steps_;
   std::optional<Monitors> monitors_;  // nothing after an error
-  std::exception_ptr steps_error_;
+  bool lines_wait_ = false;
 };
 
 }  // namespace sluice::train

@@ -29,6 +29,10 @@ void StepsFile::append(const StepRecord& record) {
   if (file_) file_->append(to_json_line(record) + "\n");
 }
 
+void StepsFile::flush() {
+  if (file_) file_->append("");
+}
+
 void write_file(const std::string& path, const std::string& text) {
   const std::string temporary = path + ".tmp";
   {

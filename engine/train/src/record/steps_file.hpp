@@ -18,7 +18,10 @@ class StepsFile {
   // `committed_step` are cut off. An empty directory name: append() writes nothing. Throws IoError;
   // StorageError when another run writes there.
   StepsFile(const std::string& directory, std::int64_t committed_step);
+  // As LineFile::append.
   void append(const StepRecord& record);
+  // Writes the lines that wait. Throws IoError.
+  void flush();
 
  private:
   std::optional<LineFile> file_;

@@ -333,9 +333,9 @@ class Run {
     if (call_log_) report.calls = gather_calls(ranks_, *call_log_);
     if (progress_.missed.count > 0) log(LogLevel::error, missed_text(progress_.missed));
     warn_of_slow_drive(report);
+    lines_->finish();
     if (!request_.report_dir.empty())
       write_file(request_.report_dir + "/report.json", to_json(report) + "\n");
-    lines_->check_complete();
     return report;
   }
 
