@@ -49,7 +49,7 @@ TEST(CheckThreads, NamesALimitOnMemory) {
   GTEST_SKIP() << "a sanitizer needs memory of its own";
 #endif
   const std::string said = test::run_in_child([] {
-    // What the process has, and room for a few stacks.
+    // Room for what the process has, and for a few stacks.
     std::ifstream status("/proc/self/status");
     std::string word;
     while (status >> word && word != "VmData:") continue;

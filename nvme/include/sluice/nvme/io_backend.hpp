@@ -56,8 +56,8 @@ class IoBackend {
   // Register memory, or an open file, for cheaper requests; requests work without it too. Return
   // false when that failed, with the reason in `why_not` in one line. The caller removes each
   // registration before it frees the memory or closes the descriptor, when no request that uses the
-  // memory or file is in flight. Never add memory twice; a file that is
-  // added twice is also removed twice. Never remove an absent registration.
+  // memory or file is in flight. Never add memory twice; a file that is added twice is also removed
+  // twice. Never remove an absent registration.
   virtual bool add_memory(std::span<std::byte> region, std::string& why_not);
   virtual void remove_memory(std::span<std::byte> /*region*/) {}
   virtual bool add_file(int fd, std::string& why_not);
