@@ -21,6 +21,17 @@ class RegistrationTest : public ::testing::TestWithParam<BackendKind> {
   void SetUp() override { SLUICE_SKIP_WITHOUT(GetParam()); }
 
   IoEngine make_engine() const { return {make_backend(GetParam(), 8, 2).backend, {16384, 8}}; }
+  // "first" was registered as `first_fd`, and got 16 KiB of random bytes of seed 1. A new file with
+  // this number gets its own bytes.
+  void expect_second_file_has_its_bytes(IoEngine& engine, TestBuffer& buffer, int first_fd) {
+    SwapFile second(dir_.file("second"), OpenMode::create, DirectIo::automatic);
+    ASSERT_EQ(second.fd(), first_fd);
+    second.allocate(16 * kKiB);
+    fill_random(buffer.bytes(), 2);
+    engine.begin_write(second, 0, buffer.bytes()).finish();
+    EXPECT_TRUE(same_bytes(read_whole_file(second.path()), random_bytes(16 * kKiB, 2)));
+    EXPECT_TRUE(same_bytes(read_whole_file(dir_.file("first")), random_bytes(16 * kKiB, 1)));
+  }
 
   test::TempDir dir_;
 };
@@ -91,13 +102,7 @@ TEST_P(RegistrationTest, ADescriptorThatIsUsedAgainIsTheNewFile) {
     fill_random(buffer.bytes(), 1);
     engine.begin_write(first, 0, buffer.bytes()).finish();
   }
-  SwapFile second(dir_.file("second"), OpenMode::create, DirectIo::automatic);
-  ASSERT_EQ(second.fd(), first_fd);
-  second.allocate(16 * kKiB);
-  fill_random(buffer.bytes(), 2);
-  engine.begin_write(second, 0, buffer.bytes()).finish();
-  EXPECT_TRUE(same_bytes(read_whole_file(second.path()), random_bytes(16 * kKiB, 2)));
-  EXPECT_TRUE(same_bytes(read_whole_file(dir_.file("first")), random_bytes(16 * kKiB, 1)));
+  expect_second_file_has_its_bytes(engine, buffer, first_fd);
 }
 
 // More registrations of one file than the table has slots.
@@ -125,12 +130,7 @@ TEST_P(RegistrationTest, OfOneFileTwiceTakesOneSlot) {
     engine.begin_write(first, 0, buffer.bytes()).finish();
   }
   // The last registration has ended: its descriptor's number is free for another file.
-  const SwapFile second(dir_.file("second"), OpenMode::create, DirectIo::automatic);
-  ASSERT_EQ(second.fd(), first_fd);
-  fill_random(buffer.bytes(), 2);
-  engine.begin_write(second, 0, buffer.bytes()).finish();
-  EXPECT_TRUE(same_bytes(read_whole_file(second.path()), random_bytes(16 * kKiB, 2)));
-  EXPECT_TRUE(same_bytes(read_whole_file(dir_.file("first")), random_bytes(16 * kKiB, 1)));
+  expect_second_file_has_its_bytes(engine, buffer, first_fd);
 }
 
 TEST_P(RegistrationTest, OfAFileThatWasMovedAwayIsAnError) {
