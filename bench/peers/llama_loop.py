@@ -1,15 +1,15 @@
-"""A side of row 8 of bench/gpu_rows.py, a process of its own: a loop in Python that trains a Llama with weights and optimizer
-in host memory, by sluice.initialize, by DeepSpeed's ZeRO-3 or by PyTorch's FSDP2.
+"""A side of row 10 of bench/gpu_rows.py, a process of its own: a loop in Python that trains a Llama with weights and optimizer
+in host memory, by sluice.initialize, by DeepSpeed's ZeRO-3 or by PyTorch's FSDP2; or by plain PyTorch with everything on the device.
 
     llama_loop.py SPEC.json
 
-SPEC.json: `engine` (sluice, deepspeed or fsdp), `device` (cuda, or cpu, where FSDP2 offloads nothing, to show that it runs),
-`model` (a dict of the fields of Shape), `sequences` (of a step, one micro-batch), `steps`, `folder` (on a drive, for weights
-while a model is built), `report` (a folder). All compute in bf16, clip to a norm of 1 and compute blocks again in backward.
+SPEC.json: `engine` (sluice, deepspeed, fsdp or resident), `device` (cuda, or cpu, where FSDP2 offloads nothing, to show that it
+runs), `model` (a dict of the fields of Shape), `sequences` (of a micro-batch), `accumulation` (micro-batches of a step),
+`recompute` (whether blocks compute again in backward), `steps`, `folder` (on a drive, for weights while a model is built),
+`report` (a folder). All compute in bf16 and clip to a norm of 1.
 Writes `steps.jsonl` into `report`, a line when a step has ended, with its number, loss and seconds, and the bytes that
-PyTorch's allocator had at most.
+PyTorch's allocator had at most; from Sluice also `report.json`, the engine's report.
 """
-
 from __future__ import annotations
 
 import contextlib
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fsdp_offload import fill, start_group
+from fsdp_offload import DEVIATION, start_group
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -32,7 +32,7 @@ CLIPPING = 1.0
 LEARNING_RATE = 1e-4
 WEIGHT_DECAY = 0.01
 LOSS_ROWS = 2048  # tokens whose logits are there at once
-TrainStep = Callable[[Tensor], Tensor]  # ids of a step, with the target of the last one, to the loss
+TrainStep = Callable[[list[Tensor]], list[Tensor]]  # ids of micro-batches, with the target of the last one, to their losses
 
 
 @dataclass(frozen=True)
@@ -46,16 +46,42 @@ class Shape:
     length: int
 
 
+class Linear(nn.Linear):
+    """fill() gives it its values."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, bias=False)
+
+    def reset_parameters(self) -> None:
+        pass
+
+
+class Embedding(nn.Embedding):
+    """fill() gives it its values."""
+
+    def reset_parameters(self) -> None:
+        pass
+
+
+@torch.no_grad()
+def fill(model: nn.Module, device: str) -> None:
+    """Matrices only: norms have their ones. The device draws faster than the CPU."""
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.copy_(torch.empty(parameter.shape, dtype=parameter.dtype, device=device).normal_(std=DEVIATION))
+
+
 class Block(nn.Module):
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, recompute: bool) -> None:
         super().__init__()
+        self.recompute = recompute
         self.heads, self.groups = shape.heads, shape.groups
         size = shape.width // shape.heads
         self.norm1, self.norm2 = nn.RMSNorm(shape.width), nn.RMSNorm(shape.width)
-        self.q, self.out = (nn.Linear(shape.width, shape.width, bias=False) for _ in range(2))
-        self.k, self.v = (nn.Linear(shape.width, shape.groups * size, bias=False) for _ in range(2))
-        self.gate, self.up = (nn.Linear(shape.width, shape.inner, bias=False) for _ in range(2))
-        self.down = nn.Linear(shape.inner, shape.width, bias=False)
+        self.q, self.out = (Linear(shape.width, shape.width) for _ in range(2))
+        self.k, self.v = (Linear(shape.width, shape.groups * size) for _ in range(2))
+        self.gate, self.up = (Linear(shape.width, shape.inner) for _ in range(2))
+        self.down = Linear(shape.inner, shape.width)
 
     def compute(self, x: Tensor, turn: Tensor) -> Tensor:
         y = self.norm1(x)
@@ -70,7 +96,7 @@ class Block(nn.Module):
         return x + self.down(functional.silu(self.gate(y)) * self.up(y))
 
     def forward(self, x: Tensor, turn: Tensor) -> Tensor:
-        return checkpoint(self.compute, x, turn, use_reentrant=False)
+        return checkpoint(self.compute, x, turn, use_reentrant=False) if self.recompute else self.compute(x, turn)
 
 
 def turned(x: Tensor, turn: Tensor) -> Tensor:
@@ -92,7 +118,7 @@ class Head(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.norm, self.linear = nn.RMSNorm(shape.width), nn.Linear(shape.width, shape.vocabulary, bias=False)
+        self.norm, self.linear = nn.RMSNorm(shape.width), Linear(shape.width, shape.vocabulary)
 
     def rows(self, x: Tensor, targets: Tensor) -> Tensor:
         return functional.cross_entropy(self.linear(self.norm(x)).float(), targets, reduction="sum")
@@ -103,11 +129,11 @@ class Head(nn.Module):
 
 
 class Llama(nn.Module):
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, recompute: bool) -> None:
         super().__init__()
         self.shape = shape
-        self.embedding = nn.Embedding(shape.vocabulary, shape.width)
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.embedding = Embedding(shape.vocabulary, shape.width)
+        self.blocks = nn.ModuleList(Block(shape, recompute) for _ in range(shape.layers))
         self.head = Head(shape)
 
     def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
@@ -118,37 +144,58 @@ class Llama(nn.Module):
         return self.head(x, targets)
 
 
-def fsdp(spec: dict, shape: Shape) -> TrainStep:
+def model_of(spec: dict) -> Llama:
+    return Llama(Shape(**spec["model"]), spec["recompute"])
+
+
+def plain_step(model: nn.Module, optimizer: torch.optim.Optimizer, before: Callable[[bool], None]) -> TrainStep:
+    """before: called with whether the micro-batch is the last one of its step."""
+
+    def step(micro_batches: list[Tensor]) -> list[Tensor]:
+        losses = []
+        for number, ids in enumerate(micro_batches, 1):
+            before(number == len(micro_batches))
+            loss = model(ids[:, :-1], ids[:, 1:])
+            (loss / len(micro_batches)).backward()
+            losses.append(loss.detach())
+        nn.utils.clip_grad_norm_(model.parameters(), CLIPPING)
+        optimizer.step()
+        optimizer.zero_grad()
+        return losses
+
+    return step
+
+
+def resident(spec: dict) -> TrainStep:
+    """Weights, gradients and moments in bf16 on the device: a bound, without the fp32 master that the others have."""
+    model = model_of(spec).to(spec["device"], torch.bfloat16)
+    fill(model, spec["device"])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True)
+    return plain_step(model, optimizer, lambda last: None)
+
+
+def fsdp(spec: dict) -> TrainStep:
     """fp32 weights, gradients and moments in host memory, bf16 on the device; fused AdamW."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
-    model = Llama(shape)
-    fill(model)
+    model = model_of(spec)
+    fill(model, spec["device"])
     mesh = init_device_mesh(spec["device"], (1,))
     more: dict[str, Any] = {"offload_policy": CPUOffloadPolicy()} if spec["device"] == "cuda" else {}
     precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
     for unit in [*model.blocks, model.head, model]:
         fully_shard(unit, mesh=mesh, mp_policy=precision, **more)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True)
-
-    def step(ids: Tensor) -> Tensor:
-        loss = model(ids[:, :-1], ids[:, 1:])
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), CLIPPING)
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
-
-    return step
+    return plain_step(model, optimizer, model.set_requires_gradient_sync)
 
 
-def zero3(spec: dict, shape: Shape) -> TrainStep:
+def zero3(spec: dict) -> TrainStep:
     """One script for DeepSpeed and for Sluice; ours builds the model in files of the drive."""
     where = {"device": "cpu", "pin_memory": spec["device"] == "cuda"}
     configuration: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": spec["sequences"],
-        "gradient_accumulation_steps": 1,
+        "gradient_accumulation_steps": spec["accumulation"],
         "gradient_clipping": CLIPPING,
         "optimizer": {"type": "AdamW", "params": {"lr": LEARNING_RATE, "weight_decay": WEIGHT_DECAY}},
         "bf16": {"enabled": True},
@@ -164,36 +211,46 @@ def zero3(spec: dict, shape: Shape) -> TrainStep:
     else:
         import deepspeed as library  # type: ignore[no-redef]
     with built:
-        model = Llama(shape)
-    fill(model)
+        model = model_of(spec)
+    fill(model, spec["device"])
     engine, *_ = library.initialize(model=model, model_parameters=model.parameters(), config=configuration)
 
-    def step(ids: Tensor) -> Tensor:
-        loss = engine(ids[:, :-1], ids[:, 1:])
-        engine.backward(loss)
-        engine.step()
-        return loss.detach()
+    def step(micro_batches: list[Tensor]) -> list[Tensor]:
+        losses = []
+        for ids in micro_batches:
+            loss = engine(ids[:, :-1], ids[:, 1:])
+            engine.backward(loss)
+            engine.step()
+            losses.append(loss.detach())
+        if spec["engine"] == "sluice" and engine.global_steps == spec["steps"]:
+            Path(spec["report"], "report.json").write_text(json.dumps(engine.report()))
+        return losses
 
     return step
 
 
+SIDES = {"sluice": zero3, "deepspeed": zero3, "fsdp": fsdp, "resident": resident}
+
+
 def main() -> None:
     spec = json.loads(Path(sys.argv[1]).read_text())
-    shape, report = Shape(**spec["model"]), Path(spec["report"])
+    report = Path(spec["report"])
     torch.manual_seed(SEED)
     on_gpu = spec["device"] == "cuda"
     if on_gpu:
         torch.cuda.set_device(0)
-    if spec["engine"] != "sluice":
+    if spec["engine"] in ("deepspeed", "fsdp"):
         start_group(spec["device"], report)
-    step = fsdp(spec, shape) if spec["engine"] == "fsdp" else zero3(spec, shape)
+    step = SIDES[spec["engine"]](spec)
     draw = torch.Generator().manual_seed(SEED)
+    size = (spec["accumulation"], spec["sequences"], spec["model"]["length"] + 1)
     with (report / "steps.jsonl").open("w", buffering=1) as lines:
         begin = time.perf_counter()
         for number in range(1, spec["steps"] + 1):
             # Each token is the one before it plus 1, 2 or 3: there is something to learn.
-            ids = torch.randint(1, 4, (spec["sequences"], shape.length + 1), generator=draw).cumsum(1) % shape.vocabulary
-            loss = step(ids.to(spec["device"])).item()
+            ids = torch.randint(1, 4, size, generator=draw).cumsum(-1) % spec["model"]["vocabulary"]
+            losses = step(list(ids.to(spec["device"])))
+            loss = torch.stack(losses).mean().item()
             end = time.perf_counter()
             allocated = torch.cuda.max_memory_allocated() if on_gpu else 0
             line = {"step": number, "loss": loss, "seconds": end - begin, "allocated_bytes": allocated}

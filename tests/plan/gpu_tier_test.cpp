@@ -137,16 +137,28 @@ TEST_P(GpuTier, IsNoTierOfTheHostDevice) {
   EXPECT_THROW(with_host(0.5), DoesNotFit);
 }
 
-TEST_P(GpuTier, TakesNothingFromLoopsWhoseActivationsAreUnknown) {
+TEST_P(GpuTier, TakesHalfOfTheGpuInLoopsWhoseActivationsAreUnknown) {
   OwnModel own;
   own.layouts = roomy_.layouts;
   for (zero::UnitLayout& layout : own.layouts) layout.borrowed.clear();
   for (std::size_t u = 0; u < own.layouts.size(); ++u) own.calls.push_back({u});
   config_.sluice.host_bytes = {ByteBudget::Kind::bytes, roomy_.planned.tiers.host / 2};
-  EXPECT_THROW(make_plan(config_, own, Placement::configured, machine_), DoesNotFit);
-  own.activation_bytes = 256 * kMiB;
-  const Plan plan = make_plan(config_, own, Placement::configured, machine_);
+  const auto plan_of = [&] { return make_plan(config_, own, Placement::configured, machine_); };
+  const Plan plan = plan_of();
   EXPECT_GT(units_on(plan, &UnitPlacement::states, Tier::device), 0U);
+  EXPECT_LE(plan.planned.tiers.host, *plan.budget.host_bytes);
+  EXPECT_LE(plan.planned.tiers.device, *plan.budget.device_bytes / 2);
+
+  config_.sluice.device_bytes = {ByteBudget::Kind::bytes, plan.planned.tiers.device * 3 / 2};
+  EXPECT_THROW(plan_of(), DoesNotFit) << "the other half is for activations";
+  own.activation_bytes = kMiB;
+  EXPECT_GT(units_on(plan_of(), &UnitPlacement::states, Tier::device), 0U);
+
+  own.activation_bytes.reset();
+  config_.sluice.device_bytes = {};
+  config_.zero.offload_param.device = Device::nvme;
+  config_.zero.offload_param.nvme_path = "/drive";
+  EXPECT_EQ(units_on(plan_of(), &UnitPlacement::states, Tier::device), 0U) << "the drive has room";
 }
 
 INSTANTIATE_TEST_SUITE_P(Masters, GpuTier,

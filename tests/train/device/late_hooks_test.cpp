@@ -36,6 +36,9 @@ struct OnDevice {
                 [](const config::TrainConfig& config) {
                   plan::MachineFacts facts = plan::probe_machine(config);
                   facts.device.host_addressable = false;
+                  facts.device.has_update_kernels = true;
+                  plan::GpuFacts& gpu = facts.device.gpu.emplace();
+                  gpu.total_bytes = gpu.free_bytes = kMemoryBytes;
                   return facts;
                 },
             .make = [made = std::make_shared<RunDevice>(std::move(device))](
@@ -63,6 +66,7 @@ struct Case {
   const char* name;
   const char* states;
   const char* weights;
+  const char* host_bytes = "64MiB";
 };
 void PrintTo(const Case& each, std::ostream* out) {
   *out << each.name;
@@ -76,6 +80,7 @@ TEST_P(LateHooks, HaveTheBitsOfADeviceThatComputesAtOnce) {
   LoopSetup setup;
   setup.optimizer_device = GetParam().states;
   setup.param_device = GetParam().weights;
+  setup.host_bytes = GetParam().host_bytes;
   const Course expected = run_on(setup, test::make_stand_in_gpu(kMemoryBytes));
   for (const std::uint64_t seed : test::schedules(10)) {
     SCOPED_TRACE("schedule " + std::to_string(seed));
@@ -91,6 +96,7 @@ TEST_P(LateHooks, AParameterIsSetAfterTheWorkThatReadsIt) {
   LoopSetup setup;
   setup.optimizer_device = GetParam().states;
   setup.param_device = GetParam().weights;
+  setup.host_bytes = GetParam().host_bytes;
   for (const std::uint64_t seed : test::schedules(10)) {
     SCOPED_TRACE("schedule " + std::to_string(seed));
     const test::LateGpu gpu({.memory_bytes = kMemoryBytes, .seed = seed});
@@ -113,6 +119,7 @@ TEST_P(LateHooks, AStateIsThatOfTheLastUpdate) {
   LoopSetup setup;
   setup.optimizer_device = GetParam().states;
   setup.param_device = GetParam().weights;
+  setup.host_bytes = GetParam().host_bytes;
   const auto states_on = [&](RunDevice device) {
     OnDevice run(setup, std::move(device));
     run.model.take_steps(0, 2);
@@ -139,7 +146,9 @@ TEST_P(LateHooks, AStateIsThatOfTheLastUpdate) {
 
 INSTANTIATE_TEST_SUITE_P(Placements, LateHooks,
                          testing::Values(Case{"host", "cpu", "cpu"},
+                                         Case{"all_on_device", "none", "none"},
                                          Case{"weights_on_device", "cpu", "none"},
+                                         Case{"short_of_host_memory", "cpu", "cpu", "260KiB"},
                                          Case{"nvme", "nvme", "nvme"}),
                          [](const auto& each) { return each.param.name; });
 

@@ -105,6 +105,7 @@ struct LoopSetup {
   double learning_rate = 1e-2;
   double epsilon = 1e-8;
   std::string device_bytes = "64MiB";
+  std::string host_bytes = "64MiB";
   std::string sluice_keys = {};  // each ending with a comma
   std::string more_keys = {};    // of the whole file, each ending with a comma
 };
@@ -124,7 +125,7 @@ inline config::TrainConfig config_of(const LoopSetup& setup, const std::string& 
        << ", \"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": "
        << offload(setup.optimizer_device) << ", \"offload_param\": " << offload(setup.param_device)
        << "}, \"sluice\": {" << setup.sluice_keys << "\"device_bytes\": \"" << setup.device_bytes
-       << "\", \"host_bytes\": \"64MiB\", \"threads\": {\"compute\": 1}}}";
+       << "\", \"host_bytes\": \"" << setup.host_bytes << "\", \"threads\": {\"compute\": 1}}}";
   return config::parse_train_config(text.str(), "ds.json");
 }
 

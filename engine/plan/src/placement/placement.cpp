@@ -150,11 +150,6 @@ TierNeeds needs_of(const Plan& plan, const StepModel& model, const Overlap& over
           }};
 }
 
-bool has_directory(const Plan& plan) {
-  return plan.config.zero.offload_optimizer.device == Device::nvme ||
-         plan.config.zero.offload_param.device == Device::nvme;
-}
-
 std::uint64_t over(std::uint64_t need, std::uint64_t budget) {
   return need > budget ? need - budget : 0;
 }
@@ -276,7 +271,7 @@ Placed place_with(Plan& plan, const StepModel& model, const Overlap& overlap,
   from_device.until(needs.device_bytes,
                     preferences.least_on_device ? 0 : *plan.budget.device_bytes);
   placed.leaving = plan.units;
-  if (may_promote(plan) && !preferences.least_on_device) promote_to_device(plan, needs);
+  if (!preferences.least_on_device) promote_to_device(plan, needs);
   shortfall.device_bytes = over(needs.device_bytes(), *plan.budget.device_bytes);
 
   Demotion from_host(items_in_order(plan, Tier::host, preferences), Tier::host, Tier::nvme);

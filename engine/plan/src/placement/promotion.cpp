@@ -103,12 +103,25 @@ std::vector<Steps> steps_by_kind(Plan& plan) {
 
 }  // namespace
 
+bool has_directory(const Plan& plan) {
+  const auto nvme = config::OffloadConfig::Device::nvme;
+  return plan.config.zero.offload_optimizer.device == nvme ||
+         plan.config.zero.offload_param.device == nvme;
+}
+
 bool may_promote(const Plan& plan) {
   return plan.device.gpu && (!plan.own_loop() || plan.own.activation_bytes);
 }
 
+std::uint64_t room_for_promotion(const Plan& plan) {
+  const std::uint64_t budget = *plan.budget.device_bytes;
+  if (may_promote(plan)) return budget;
+  return plan.device.gpu && !has_directory(plan) ? budget / 2 : 0;
+}
+
 void promote_to_device(Plan& plan, const TierNeeds& needs) {
-  const auto fits = [&] { return needs.device_bytes() <= *plan.budget.device_bytes; };
+  const std::uint64_t room = room_for_promotion(plan);
+  const auto fits = [&] { return needs.device_bytes() <= room; };
   const auto enough = [&] { return needs.host_bytes() <= *plan.budget.host_bytes; };
   if (!fits() || enough()) return;
   for (Steps& steps : steps_by_kind(plan)) {

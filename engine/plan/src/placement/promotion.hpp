@@ -15,14 +15,23 @@ struct TierNeeds {
   std::function<std::uint64_t()> host_bytes;
 };
 
+// The configuration names a directory of a drive.
+bool has_directory(const Plan& plan);
+
 // Free memory of the device may take bytes that the configuration gives to host memory: the device
 // is a GPU, and its activations are planned.
 bool may_promote(const Plan& plan);
 
+// Bytes of the device up to which bytes of host memory may fill it: the budget, if may_promote().
+// Activations of a loop of the user's own may be unknown. Such a loop may fill half of a GPU's
+// budget, and only if the configuration names no drive: without that it would not run.
+std::uint64_t room_for_promotion(const Plan& plan);
+
 // Moves homes from host memory to the device until the host need is within its budget, or the
-// device is full. Bytes that cost the least traffic move first: weights, then gradients, then
-// states; within a kind the last unit comes first. The states of a split master take the unit's
-// weights along, which are a part of them. Does nothing where the host need is within its budget.
+// device has no more room_for_promotion(). Bytes that cost the least traffic move first: weights,
+// then gradients, then states; within a kind the last unit comes first. The states of a split
+// master take the unit's weights along, which are a part of them. Does nothing where the host need
+// is within its budget.
 void promote_to_device(Plan& plan, const TierNeeds& needs);
 
 }  // namespace sluice::plan

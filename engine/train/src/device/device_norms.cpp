@@ -17,6 +17,7 @@ DeviceNorms::DeviceNorms(RunDevice& device, std::size_t units, bool pinned)
       arriving_(units) {}
 
 void DeviceNorms::begin(std::size_t unit, offload::DeviceSpan gradient, DType dtype) {
+  arriving_[unit].wait();  // a loop of the user's own sends a unit with each micro-batch
   const torch::NoGradGuard no_grad;
   const torch::Tensor result = results_.narrow(0, static_cast<std::int64_t>(unit), 1);
   const auto issue = [&] {
