@@ -163,4 +163,5 @@ def run_side(row: Row, folder: Path, engine: str, case: Case) -> Run:
     more = {"LD_LIBRARY_PATH": row.place.outer_library_path}
     if (folder / "package").is_dir():
         more["PYTHONPATH"] = str(folder / "package")
-    return watched(row, [sys.executable, str(SIDE), str(path)], report, case.steps, None, more)
+    half = row.seconds_left() / 2  # one run does not cost the others their time
+    return watched(row, [sys.executable, str(SIDE), str(path)], report, case.steps, half, more)
