@@ -218,12 +218,30 @@ void ShardedUnit::release() {
   weight_state_ = WeightState::sharded;
 }
 
+void ShardedUnit::keep_gradient_buffer() {
+  kept_ = context_.device->memory().allocate(full_gradient_bytes(),
+                                             "sums of gradients of unit " + layout_.name);
+  keeps_buffer_ = true;
+}
+
+void ShardedUnit::free_accumulated() {
+  if (keeps_buffer_ && accumulated_) {
+    kept_ = std::move(accumulated_);
+  } else {
+    accumulated_.reset();
+  }
+}
+
 offload::DeviceSpan ShardedUnit::begin_accumulate() {
   waited_ = gradient_state_ == GradientState::waiting ? Waited::at_home : Waited::nothing;
   if (waited_ == Waited::at_home) gradient_state_ = GradientState::none;
   transition(GradientState::none, GradientState::accumulating);
   if (used_in_place(gradients_home_, context_)) {
     return waited_ == Waited::at_home ? offload::DeviceSpan() : gradients();
+  }
+  if (keeps_buffer_) {
+    accumulated_ = std::move(kept_);
+    return accumulated_.device_span();
   }
   try {
     accumulated_ = context_.device->memory().allocate(full_gradient_bytes(),
@@ -318,7 +336,7 @@ bool ShardedUnit::reduce_done() const {
 void ShardedUnit::finish_reduce(double& stall_seconds) {
   if (gradient_state_ != GradientState::reducing) return;
   context_.stalls.finish(reduce_, stall_seconds, "gradients", layout_.name);
-  accumulated_.reset();
+  free_accumulated();
   transition(GradientState::reducing, GradientState::waiting);
 }
 
@@ -328,7 +346,7 @@ void ShardedUnit::consume_gradients() {
 
 void ShardedUnit::abandon_gradients() {
   reduce_ = Ticket();  // waits, and ignores an error
-  accumulated_.reset();
+  free_accumulated();
   waited_ = Waited::nothing;
   gradient_state_ = GradientState::none;
 }

@@ -19,26 +19,29 @@ namespace {
 
 using sluice::test::Course;
 using sluice::test::LoopSetup;
+using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::Le;
 
 constexpr int kSteps = 3;
 constexpr std::uint64_t kMemoryBytes = 64U << 20U;
 
 // A loop on a device of the test's, and its model.
 struct OnDevice {
-  OnDevice(const LoopSetup& setup, RunDevice device)
-      : loop(sluice::test::config_of(setup, swap.path()), {}, brought(std::move(device))),
+  OnDevice(const LoopSetup& setup, RunDevice device, bool gpu = true)
+      : loop(sluice::test::config_of(setup, swap.path()), {}, brought(std::move(device), gpu)),
         model(loop, with_a_frozen_weight(), setup.accumulation) {}
 
-  static BroughtDevice brought(RunDevice device) {
+  static BroughtDevice brought(RunDevice device, bool gpu) {
     device.allocator.reset();
     return {.facts =
-                [](const config::TrainConfig& config) {
+                [gpu](const config::TrainConfig& config) {
                   plan::MachineFacts facts = plan::probe_machine(config);
                   facts.device.host_addressable = false;
                   facts.device.has_update_kernels = true;
-                  plan::GpuFacts& gpu = facts.device.gpu.emplace();
-                  gpu.total_bytes = gpu.free_bytes = kMemoryBytes;
+                  if (!gpu) return facts;
+                  plan::GpuFacts& found = facts.device.gpu.emplace();
+                  found.total_bytes = found.free_bytes = kMemoryBytes;
                   return facts;
                 },
             .make = [made = std::make_shared<RunDevice>(std::move(device))](
@@ -140,6 +143,59 @@ TEST_P(LateHooks, AStateIsThatOfTheLastUpdate) {
       EXPECT_GT(states[i].abs().max().item<float>(), 0) << i;
     }
     EXPECT_THAT(gpu.violations(), IsEmpty());
+    if (HasFailure()) return;
+  }
+}
+
+// Steps of so many micro-batches each, where 3 are configured.
+struct Added {
+  Course course;
+  std::vector<std::uint64_t> d2h_bytes;  // by step
+  bool has_sums = false;
+};
+Added take_steps_of(const std::vector<int>& micro_batches, RunDevice device, bool gpu) {
+  LoopSetup setup;
+  setup.accumulation = 3;
+  OnDevice run(setup, std::move(device), gpu);
+  Added added;
+  for (const plan::UnitPlacement& unit : run.loop.plan().units)
+    added.has_sums = added.has_sums || unit.sums_on_device;
+  int batch = 0;
+  std::uint64_t before = 0;
+  for (const int count : micro_batches) {
+    for (int i = 0; i < count; ++i) run.model.take_micro_batch(batch++, torch::kCPU);
+    const StepResult result = run.loop.end_step({});
+    added.course.losses.push_back(result.loss);
+    added.course.norms.push_back(result.gradient_norm);
+    const std::uint64_t after = run.loop.counters().d2h_bytes;
+    added.d2h_bytes.push_back(after - std::exchange(before, after));
+  }
+  for (const std::string& name : sluice::test::parameter_names())
+    added.course.weights.push_back(sluice::test::bytes_of(run.loop.parameter(name)));
+  run.loop.finish();
+  return added;
+}
+
+// A step expects as many micro-batches as the one before had. More or fewer cost copies, and no
+// bit.
+TEST(LateSums, GoHomeWithTheLastMicroBatch) {
+  at::set_num_threads(1);
+  const std::vector<int> micro_batches = {3, 3, 1, 3, 3, 4};
+  const Added expected =
+      take_steps_of(micro_batches, test::make_stand_in_gpu(kMemoryBytes), /*gpu=*/false);
+  ASSERT_FALSE(expected.has_sums);
+  for (const std::uint64_t seed : test::schedules(5)) {
+    SCOPED_TRACE("schedule " + std::to_string(seed));
+    const test::LateGpu gpu({.memory_bytes = kMemoryBytes, .seed = seed});
+    const Added added = take_steps_of(micro_batches, gpu.run_device(), /*gpu=*/true);
+    EXPECT_TRUE(added.has_sums);
+    sluice::test::expect_same(added.course, expected.course);
+    EXPECT_THAT(gpu.violations(), IsEmpty());
+    // Each send of a gradient sends its norm too.
+    const std::uint64_t once = added.d2h_bytes[0];
+    EXPECT_EQ(expected.d2h_bytes[0], 3 * once) << "without sums each micro-batch sends";
+    // A tied gradient goes home twice in the last micro-batch, but once where none was expected.
+    EXPECT_THAT(added.d2h_bytes, ElementsAre(once, once, Le(once), 3 * once, once, 2 * once));
     if (HasFailure()) return;
   }
 }

@@ -73,6 +73,7 @@ std::uint64_t home_bytes(const Plan& plan, Tier tier) {
       sum = checked_add(sum, block_bytes(plan, tier, weights_bytes(plan, u)));
     if (unit.gradients == tier && !unit.gradients_use_slots && !unit.frozen)
       sum = checked_add(sum, block_bytes(plan, tier, gradient_bytes(plan, u)));
+    if (unit.sums_on_device && tier == Tier::device) sum = checked_add(sum, sum_bytes(plan, u));
     if (unit.states == tier && !unit.frozen) sum = checked_add(sum, state_memory_bytes(plan, u));
     const auto inputs = std::count(unit.inputs.begin(), unit.inputs.end(), tier);
     sum = checked_add(sum, checked_mul(static_cast<std::uint64_t>(inputs), hidden));

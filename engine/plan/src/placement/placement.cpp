@@ -289,6 +289,7 @@ Placed place_with(Plan& plan, const StepModel& model, const Overlap& overlap,
   const std::uint64_t flags_bytes = update_flags_bytes(plan).device;
   const TierBytes tiles = add_device_tiles(plan, room);
   use_spare_memory(plan, preferences, room.host - tiles.host);
+  keep_gradient_sums(plan, room.device - tiles.device);
   retain_units(plan, model, overlap, preferences,
                home_bytes(plan, Tier::device) + flags_bytes + tiles.device);
   note_choices(plan, overlap, preferences, on_gpu);

@@ -1,13 +1,21 @@
 #include "placement/retained_units.hpp"
 
 #include <algorithm>
+#include <string>
 #include <vector>
+
+#include "sluice/base/bytes.hpp"
+#include "sluice/base/text.hpp"
+#include "step/home_bytes.hpp"
 
 namespace sluice::plan {
 
 using offload::Tier;
 
 namespace {
+
+// A loop of the user's own has activations that nobody has counted. They get seven eighths.
+constexpr std::uint64_t kShareOfSums = 8;
 
 // The bytes of each stage without gaps, and the largest of them. It is a segment tree: adding to a
 // run of S stages costs O(log S). The planner tries every unit, each over most of the stages.
@@ -114,6 +122,28 @@ void retain_weights(const Plan& plan, Retainer& retainer) {
 }
 
 }  // namespace
+
+void keep_gradient_sums(Plan& plan, std::uint64_t room_bytes) {
+  const bool adds_up = plan.own_loop() && plan.config.gradient_accumulation_steps > 1;
+  if (!adds_up || !plan.device.gpu || plan.config.world_size > 1) return;
+  const std::uint64_t budget = *plan.budget.device_bytes;
+  if (!plan.own.activation_bytes) room_bytes = std::min(room_bytes, budget / kShareOfSums);
+  std::uint64_t used = 0;
+  std::size_t units = 0;
+  for (std::size_t u = plan.units.size(); u-- > 0;) {
+    UnitPlacement& unit = plan.units[u];
+    const std::uint64_t size_bytes = sum_bytes(plan, u);
+    if (unit.frozen || unit.gradients == Tier::device || used + size_bytes > room_bytes) continue;
+    unit.sums_on_device = true;
+    used += size_bytes;
+    ++units;
+  }
+  if (units > 0)
+    plan.choices.push_back("gradients of " + std::to_string(units) +
+                           " units add up on the device, " + format_bytes(used) +
+                           ", and go home with the last micro-batch of a step; \"device_bytes\" "
+                           "limits this");
+}
 
 void retain_units(Plan& plan, const StepModel& model, const Overlap& overlap,
                   const Preferences& preferences, std::uint64_t homes_bytes) {

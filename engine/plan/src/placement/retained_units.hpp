@@ -1,6 +1,7 @@
 #pragma once
-// Units that stay on the device from the forward pass to the backward pass: their gathered weights,
-// their activations. Thread-safe: a free function without state.
+// Bytes of units that stay on the device: gathered weights and activations from the forward pass to
+// the backward pass, sums of gradients from one micro-batch to the next. Thread-safe: free
+// functions without state.
 
 #include <cstdint>
 
@@ -17,5 +18,10 @@ namespace sluice::plan {
 // after.
 void retain_units(Plan& plan, const StepModel& model, const Overlap& overlap,
                   const Preferences& preferences, std::uint64_t homes_bytes);
+
+// UnitPlacement::sums_on_device for as many units as `room_bytes` of a GPU hold, the last ones
+// first, in a loop of the user's own with one rank and several micro-batches in a step. Where
+// activations are unknown, an eighth of the device's budget is the most.
+void keep_gradient_sums(Plan& plan, std::uint64_t room_bytes);
 
 }  // namespace sluice::plan

@@ -144,7 +144,8 @@ std::uint64_t StepModel::gradients_at(const std::vector<UnitPlacement>& units, s
     for (const std::size_t unit : stages_[stage - distance]) {
       if (units[unit].frozen) continue;
       const bool in_place = gradients_used_at_home(units[unit]) && one_rank_;
-      if (!in_place) sum = checked_add(sum, full_gradient_bytes_[unit]);
+      if (!in_place && !units[unit].sums_on_device)
+        sum = checked_add(sum, full_gradient_bytes_[unit]);
     }
   }
   return sum;

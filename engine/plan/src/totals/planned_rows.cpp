@@ -77,6 +77,7 @@ void add_homes(Plan& plan) {
   PlanRow states{"optimizer states", text_of(plan.state_format), {}};
   PlanRow cache{"cache", "of states on NVMe", {}};
   PlanRow second{"second states", "for updates that begin before the norm is known", {}};
+  PlanRow sums{"sums of gradients", "until the last micro-batch of a step", {}};
   PlanRow inputs{"unit inputs", "for the backward pass", {}};
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const UnitPlacement& unit = plan.units[u];
@@ -94,12 +95,14 @@ void add_homes(Plan& plan) {
     } else {
       add_to(states.bytes, unit.states, state);
     }
+    if (unit.sums_on_device) sums.bytes.device += sum_bytes(plan, u);
     if (unit.second_states) second.bytes.host += all_parts_bytes(plan, u);
     for (const Tier tier : unit.inputs) add_to(inputs.bytes, tier, block_bytes(plan, tier, hidden));
   }
   if (states.bytes.nvme > 0) states.note += ", " + std::to_string(slots(plan)) + " slots on disk";
   for (PlanRow* row : {&weights, &gradients, &states}) plan.planned.rows.push_back(std::move(*row));
   if (!plan.own_loop()) plan.planned.rows.push_back(std::move(inputs));
+  if (sums.bytes.device > 0) plan.planned.rows.push_back(std::move(sums));
   if (cache.bytes.host > 0) plan.planned.rows.push_back(std::move(cache));
   if (second.bytes.host > 0) plan.planned.rows.push_back(std::move(second));
   if (const std::uint64_t copies = checkpoint_copies_bytes(plan); copies > 0)

@@ -215,6 +215,7 @@ void RunResources::make_units() {
                         shard_count * size_of(plan.config.gradient_dtype()),
                         "gradients of unit " + layout.name),
         keeps_whole ? zero::WeightsHome::whole : zero::WeightsHome::shard));
+    if (plan.units[u].sums_on_device) units.back()->keep_gradient_buffer();
   }
   if (plan.rings.gradient_slots > 0) {
     gradient_slots.emplace(staging(), plan.rings.gradient_slot_bytes,

@@ -103,11 +103,15 @@ void LoopCore::begin_backward() {
 // Layouts that another unit accumulates into at this moment have their buffer already.
 void LoopCore::begin_gradients(std::size_t unit) {
   std::vector<std::size_t> begun;
+  std::vector<std::size_t> without_buffer;
   for (const std::size_t layout : units_[unit].trains) {
-    if (accumulating_[layout]++ == 0) begun.push_back(layout);
+    if (accumulating_[layout]++ > 0) continue;
+    begun.push_back(layout);
+    const zero::GradientState state = resources_->units[layout]->gradient_state();
+    if (state != zero::GradientState::accumulating) without_buffer.push_back(layout);
   }
   if (begun.empty()) return;
-  gradients_->begin(begun);
+  if (!without_buffer.empty()) gradients_->begin(without_buffer);
   for (const std::size_t layout : begun)
     units_.bind_gradients(layout, resources_->units, config_.gradient_dtype());
 }
@@ -119,7 +123,23 @@ void LoopCore::send_gradients(std::size_t unit) {
   }
   if (ended.empty()) return;
   for (const std::size_t layout : ended) units_.check_gradients(layout, resources_->units);
-  gradients_->send(ended, ended.size());
+  std::erase_if(ended, [this](std::size_t layout) { return stays_on_device(layout); });
+  if (!ended.empty()) gradients_->send(ended, ended.size());
+}
+
+// Whether a later micro-batch of the step is expected to add to the layout's gradient on the
+// device.
+bool LoopCore::stays_on_device(std::size_t layout) const {
+  return plan_.units[layout].sums_on_device && micro_batches_ + 1 < expected_micro_batches_;
+}
+
+// Gradients that were left on the device for a micro-batch that did not come, or whose unit the
+// last one did not use.
+void LoopCore::send_sums() {
+  for (std::size_t l = plan_.units.size(); l-- > 0;) {
+    if (resources_->units[l]->gradient_state() == zero::GradientState::accumulating)
+      gradients_->send({l}, 1);
+  }
 }
 
 void LoopCore::add_loss(const Tensor& loss) {
@@ -129,6 +149,7 @@ void LoopCore::add_loss(const Tensor& loss) {
 
 void LoopCore::end_micro_batch() {
   order_->end_micro_batch();
+  ++micro_batches_;
 }
 
 void LoopCore::forget_gradients() {
@@ -137,6 +158,7 @@ void LoopCore::forget_gradients() {
   units_.unbind_all();
   order_->restart();
   accumulating_.assign(plan_.layouts.size(), 0);
+  micro_batches_ = 0;
   loss_sum_ = Tensor();
 }
 
@@ -168,6 +190,8 @@ StepResult LoopCore::end_step(const std::vector<GroupValues>& groups) {
   units_.check_trained();
   // Before anything of the step has happened, so the caller can mend its values and go on.
   const UpdateSettings update = update_with(groups);
+  send_sums();
+  expected_micro_batches_ = std::exchange(micro_batches_, 0);
   send_zero_gradients();
   gradients_->finish_moves();
   const double loss_scale = progress_.loss_scaler.scale();

@@ -122,6 +122,8 @@ class LoopCore {
   void bring_in_states(const RunSource& source);
   void bring_in_frozen(std::size_t layout);
   UpdateSettings update_with(const std::vector<GroupValues>& groups) const;
+  bool stays_on_device(std::size_t layout) const;
+  void send_sums();
   void send_zero_gradients();
   const zero::ParamLayout& begin_access(ParamPlace place);
   const zero::ParamLayout& begin_state_access(ParamPlace place);
@@ -148,8 +150,10 @@ class LoopCore {
   zero::GatherStall gather_stall_;
 
   std::int64_t weights_version_ = 0;
-  std::vector<int> accumulating_;  // by layout: units between begin_ and send_gradients()
-  torch::Tensor loss_sum_;         // of the step; one fp64 element on the device
+  std::vector<int> accumulating_;            // by layout: units between begin_ and send_gradients()
+  std::int64_t micro_batches_ = 0;           // that this step has had
+  std::int64_t expected_micro_batches_ = 1;  // of this step: as many as the step before had
+  torch::Tensor loss_sum_;                   // of the step; one fp64 element on the device
   Progress progress_;
   bool updates_running_ = false;  // of the last step; finish_step() waits for them
   StepResult last_;

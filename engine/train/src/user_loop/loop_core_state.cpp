@@ -123,6 +123,7 @@ void LoopCore::initialize() {
   gradients_->begin_step();
   order_ = std::make_unique<UnitOrder>(*resources_->prefetcher);
   accumulating_.assign(plan_.layouts.size(), 0);
+  expected_micro_batches_ = config_.gradient_accumulation_steps;
   resources_->device->memory().reset_peak();
   resources_->host_pool->reset_peak();
   before_ = bytes_moved(*resources_);

@@ -155,17 +155,20 @@ void LoopCore::set_state(const std::string& name, std::optional<std::size_t> mom
   ++weights_version_;
 }
 
-// The gradient of the step so far comes to the device, and goes home again.
+// The gradient of the step so far comes to the device, and goes home again, unless it stays there
+// for the next micro-batch.
 void LoopCore::show_gradient(const std::string& name, const std::function<void(Tensor)>& show) {
   const ParamPlace place = units_.find(name);
   const zero::ParamLayout& param = begin_access(place);
   gradients_->finish_moves();
   const zero::ShardedUnit& unit = *resources_->units[place.layout];
-  if (unit.gradient_state() != zero::GradientState::waiting) return;
+  const bool stays = unit.gradient_state() == zero::GradientState::accumulating;
+  if (!stays && unit.gradient_state() != zero::GradientState::waiting) return;
   const torch::NoGradGuard no_grad;
-  gradients_->begin({place.layout});
+  if (!stays) gradients_->begin({place.layout});
   const Tensor flat =
       tensor_over(unit.gradients(), plan_.config.gradient_dtype(), resources_->compute.where);
+  if (stays) return show(models::view_of(param, flat));
   const auto send_home = [&] {
     // The other ranks add their parts again.
     const zero::ShardRange own = shard_of(place.layout);

@@ -37,7 +37,7 @@ def schedule_line(model: nn.Module, units: Sequence[Unit], micro_batches: int) -
     """For the choices of a plan: how often weights that live elsewhere move in a step. None for one micro-batch."""
     if micro_batches == 1:
         return None
-    line = f"schedule: {micro_batches} micro-batches one after the other: weights move to the device, and gradients home, for each"
+    line = f"schedule: {micro_batches} micro-batches one after the other: weights move to the device for each, and gradients home where they do not add up on it"
     try:
         layers_of(model, units)
     except ValueError:

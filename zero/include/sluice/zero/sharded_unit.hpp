@@ -140,6 +140,9 @@ class ShardedUnit {
   // Drops the gathered copy. Throws nothing.
   void release();
 
+  // Allocates the flat gradient buffer of the device now, and keeps it: every begin_accumulate()
+  // uses it. For gradients that stay there from one backward to the next. Throws OutOfMemory.
+  void keep_gradient_buffer();
   // Allocates a flat gradient buffer on the device. Returns the part (may be empty) that the caller
   // must zero before it calls restore_accumulated(). Throws OutOfMemory.
   offload::DeviceSpan begin_accumulate();
@@ -182,6 +185,7 @@ class ShardedUnit {
   void record_stall(const offload::StallMeter::Stall& stall, double update_seconds) const;
   void transition(WeightState from, WeightState to);
   void transition(GradientState from, GradientState to);
+  void free_accumulated();
 
   const UnitLayout& layout_;
   const UnitContext& context_;
@@ -204,6 +208,8 @@ class ShardedUnit {
   enum class Waited { nothing, at_home };
   Waited waited_ = Waited::nothing;  // whether begin_accumulate() found gradients at home
   offload::Buffer accumulated_;
+  bool keeps_buffer_ = false;
+  offload::Buffer kept_;  // while nothing accumulates into it
   Ticket reduce_;
 };
 

@@ -38,6 +38,9 @@ struct UnitPlacement {
   bool checkpoint_copy = false;
   std::vector<offload::Tier> inputs;  // the unit's input, by micro-batch; empty for the embedding
   bool gradients_use_slots = false;   // gradients use one of the shared slots, not a home
+  // The device has a buffer of its own for the unit's gradients. In a loop of the user's own they
+  // add up there, and go home with the last micro-batch of the step.
+  bool sums_on_device = false;
   bool gathered_until_backward = false;  // gathered weights stay from forward to backward
   bool activations_saved = false;        // every micro-batch's activations stay until backward
 };
