@@ -83,6 +83,8 @@ TEST(OwnPlan, AllFrozenIsForEvaluationAndHasNoStatesOnNvme) {
 TEST(OwnPlan, TrafficCountsEveryMicroBatch) {
   config::TrainConfig config = train_config(Device::cpu, Device::cpu, 64, 64);
   config.sluice.overlap = false;  // no prefetch: stages 0 1 2 2 1 0
+  // An eighth of it is less than a gradient.
+  config.sluice.device_bytes = {ByteBudget::Kind::bytes, 4 * kMiB - 1};
   const Plan plan = planned(config, three_calls());
   const std::uint64_t bytes = 2 * kCount;
   // Unit a in stages 0, 2 to 3 and 5; its frozen part in 0 and 5; b in 1 and 4; c in 2 to 3.
@@ -93,6 +95,35 @@ TEST(OwnPlan, TrafficCountsEveryMicroBatch) {
   const std::uint64_t sends = (8 + 4) * bytes;
   EXPECT_EQ(plan.traffic.h2d_bytes, gathers + sends - 2 * bytes);
   EXPECT_EQ(plan.traffic.d2h_bytes, sends);
+}
+
+// The last micro-batch sends them, once for each call.
+TEST(OwnPlan, GradientsAddUpOnTheDeviceWhereItHasRoom) {
+  config::TrainConfig config = train_config(Device::cpu, Device::cpu, 64, 64);
+  const auto device_of = [&](std::uint64_t bytes) {
+    config.sluice.device_bytes = {ByteBudget::Kind::bytes, bytes};
+    return planned(config, three_calls());
+  };
+  const auto bytes_of = [](const Plan& plan) {
+    return row(plan, "sums of gradients").bytes.device;
+  };
+  const Plan all = device_of(64 * kMiB);
+  EXPECT_EQ(bytes_of(all), 2 * 2 * kCount);
+  EXPECT_FALSE(all.units[1].sums_on_device) << "frozen";
+  EXPECT_EQ(all.traffic.d2h_bytes, (2 + 1) * 2 * kCount);
+  EXPECT_THAT(all.choices,
+              ::testing::Contains(::testing::HasSubstr("gradients of 2 units add up")));
+  const Plan one = device_of(4 * kMiB);
+  EXPECT_EQ(bytes_of(one), 2 * kCount) << "an eighth, because activations are unknown";
+  EXPECT_TRUE(one.units[3].sums_on_device) << "the last units first";
+  OwnModel with_activations = three_calls();
+  with_activations.activation_bytes = kMiB;
+  config.sluice.device_bytes = {ByteBudget::Kind::bytes, 6 * kMiB};
+  EXPECT_EQ(bytes_of(planned(config, with_activations)), 2 * 2 * kCount) << "all that is free";
+  config.gradient_accumulation_steps = 1;
+  config.train_batch_size = config.micro_batch_size;
+  const Plan single = device_of(64 * kMiB);
+  EXPECT_FALSE(single.units[0].sums_on_device);
 }
 
 TEST(OwnPlan, OnTheHostWeightsAndGradientsAreUsedAtHome) {

@@ -28,20 +28,19 @@ constexpr std::uint64_t kMemoryBytes = 64U << 20U;
 
 // A loop on a device of the test's, and its model.
 struct OnDevice {
-  OnDevice(const LoopSetup& setup, RunDevice device, bool gpu = true)
-      : loop(sluice::test::config_of(setup, swap.path()), {}, brought(std::move(device), gpu)),
+  OnDevice(const LoopSetup& setup, RunDevice device)
+      : loop(sluice::test::config_of(setup, swap.path()), {}, brought(std::move(device))),
         model(loop, with_a_frozen_weight(), setup.accumulation) {}
 
-  static BroughtDevice brought(RunDevice device, bool gpu) {
+  static BroughtDevice brought(RunDevice device) {
     device.allocator.reset();
     return {.facts =
-                [gpu](const config::TrainConfig& config) {
+                [](const config::TrainConfig& config) {
                   plan::MachineFacts facts = plan::probe_machine(config);
                   facts.device.host_addressable = false;
                   facts.device.has_update_kernels = true;
-                  if (!gpu) return facts;
-                  plan::GpuFacts& found = facts.device.gpu.emplace();
-                  found.total_bytes = found.free_bytes = kMemoryBytes;
+                  plan::GpuFacts& gpu = facts.device.gpu.emplace();
+                  gpu.total_bytes = gpu.free_bytes = kMemoryBytes;
                   return facts;
                 },
             .make = [made = std::make_shared<RunDevice>(std::move(device))](
@@ -153,10 +152,12 @@ struct Added {
   std::vector<std::uint64_t> d2h_bytes;  // by step
   bool has_sums = false;
 };
-Added take_steps_of(const std::vector<int>& micro_batches, RunDevice device, bool gpu) {
+Added take_steps_of(const std::vector<int>& micro_batches, RunDevice device,
+                    const char* device_bytes) {
   LoopSetup setup;
   setup.accumulation = 3;
-  OnDevice run(setup, std::move(device), gpu);
+  setup.device_bytes = device_bytes;
+  OnDevice run(setup, std::move(device));
   Added added;
   for (const plan::UnitPlacement& unit : run.loop.plan().units)
     added.has_sums = added.has_sums || unit.sums_on_device;
@@ -182,12 +183,12 @@ TEST(LateSums, GoHomeWithTheLastMicroBatch) {
   at::set_num_threads(1);
   const std::vector<int> micro_batches = {3, 3, 1, 3, 3, 4};
   const Added expected =
-      take_steps_of(micro_batches, test::make_stand_in_gpu(kMemoryBytes), /*gpu=*/false);
-  ASSERT_FALSE(expected.has_sums);
+      take_steps_of(micro_batches, test::make_stand_in_gpu(kMemoryBytes), "1180KiB");
+  ASSERT_FALSE(expected.has_sums) << "no room";
   for (const std::uint64_t seed : test::schedules(5)) {
     SCOPED_TRACE("schedule " + std::to_string(seed));
     const test::LateGpu gpu({.memory_bytes = kMemoryBytes, .seed = seed});
-    const Added added = take_steps_of(micro_batches, gpu.run_device(), /*gpu=*/true);
+    const Added added = take_steps_of(micro_batches, gpu.run_device(), "64MiB");
     EXPECT_TRUE(added.has_sums);
     sluice::test::expect_same(added.course, expected.course);
     EXPECT_THAT(gpu.violations(), IsEmpty());

@@ -125,7 +125,8 @@ void retain_weights(const Plan& plan, Retainer& retainer) {
 
 void keep_gradient_sums(Plan& plan, std::uint64_t room_bytes) {
   const bool adds_up = plan.own_loop() && plan.config.gradient_accumulation_steps > 1;
-  if (!adds_up || !plan.device.gpu || plan.config.world_size > 1) return;
+  const bool has_own_memory = !plan.units.front().uses_host_homes;
+  if (!adds_up || !has_own_memory || plan.config.world_size > 1) return;
   const std::uint64_t budget = *plan.budget.device_bytes;
   if (!plan.own.activation_bytes) room_bytes = std::min(room_bytes, budget / kShareOfSums);
   std::uint64_t used = 0;
