@@ -69,6 +69,7 @@ struct Case {
   const char* states;
   const char* weights;
   const char* host_bytes = "64MiB";
+  double ratio = 1;
 };
 void PrintTo(const Case& each, std::ostream* out) {
   *out << each.name;
@@ -83,6 +84,7 @@ TEST_P(LateHooks, HaveTheBitsOfADeviceThatComputesAtOnce) {
   setup.optimizer_device = GetParam().states;
   setup.param_device = GetParam().weights;
   setup.host_bytes = GetParam().host_bytes;
+  setup.ratio = GetParam().ratio;
   const Course expected = run_on(setup, test::make_stand_in_gpu(kMemoryBytes));
   for (const std::uint64_t seed : test::schedules(10)) {
     SCOPED_TRACE("schedule " + std::to_string(seed));
@@ -99,6 +101,7 @@ TEST_P(LateHooks, AParameterIsSetAfterTheWorkThatReadsIt) {
   setup.optimizer_device = GetParam().states;
   setup.param_device = GetParam().weights;
   setup.host_bytes = GetParam().host_bytes;
+  setup.ratio = GetParam().ratio;
   for (const std::uint64_t seed : test::schedules(10)) {
     SCOPED_TRACE("schedule " + std::to_string(seed));
     const test::LateGpu gpu({.memory_bytes = kMemoryBytes, .seed = seed});
@@ -122,6 +125,7 @@ TEST_P(LateHooks, AStateIsThatOfTheLastUpdate) {
   setup.optimizer_device = GetParam().states;
   setup.param_device = GetParam().weights;
   setup.host_bytes = GetParam().host_bytes;
+  setup.ratio = GetParam().ratio;
   const auto states_on = [&](RunDevice device) {
     OnDevice run(setup, std::move(device));
     run.model.take_steps(0, 2);
@@ -204,6 +208,8 @@ TEST(LateSums, GoHomeWithTheLastMicroBatch) {
 INSTANTIATE_TEST_SUITE_P(Placements, LateHooks,
                          testing::Values(Case{"host", "cpu", "cpu"},
                                          Case{"all_on_device", "none", "none"},
+                                         Case{"states_on_gpu", "cpu", "cpu", "64MiB", 0},
+                                         Case{"half_of_states_on_gpu", "cpu", "none", "64MiB", 0.5},
                                          Case{"weights_on_device", "cpu", "none"},
                                          Case{"short_of_host_memory", "cpu", "cpu", "260KiB"},
                                          Case{"nvme", "nvme", "nvme"}),

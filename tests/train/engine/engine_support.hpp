@@ -98,6 +98,7 @@ inline Tensor cross_entropy(const Tensor& logits, const Tensor& targets) {
 struct LoopSetup {
   std::string optimizer_device = "cpu";
   std::string param_device = "cpu";
+  double ratio = 1;  // of offload_optimizer
   bool bf16 = true;
   int accumulation = 2;
   double clipping = 1.0;
@@ -111,9 +112,10 @@ struct LoopSetup {
 };
 
 inline config::TrainConfig config_of(const LoopSetup& setup, const std::string& swap = "") {
-  const auto offload = [&](const std::string& device) {
+  const auto offload = [&](const std::string& device, double ratio) {
     const std::string path = device == "nvme" ? ", \"nvme_path\": \"" + swap + "\"" : "";
-    return "{\"device\": \"" + device + "\"" + path + "}";
+    const std::string share = ratio < 1 ? ", \"ratio\": " + std::to_string(ratio) : "";
+    return "{\"device\": \"" + device + "\"" + path + share + "}";
   };
   std::ostringstream text;
   text << "{" << setup.more_keys << "\"train_micro_batch_size_per_gpu\": 2"
@@ -123,8 +125,9 @@ inline config::TrainConfig config_of(const LoopSetup& setup, const std::string& 
        << ", \"gradient_clipping\": " << setup.clipping
        << ", \"bf16\": {\"enabled\": " << (setup.bf16 ? "true" : "false") << "}"
        << ", \"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": "
-       << offload(setup.optimizer_device) << ", \"offload_param\": " << offload(setup.param_device)
-       << "}, \"sluice\": {" << setup.sluice_keys << "\"device_bytes\": \"" << setup.device_bytes
+       << offload(setup.optimizer_device, setup.ratio)
+       << ", \"offload_param\": " << offload(setup.param_device, 1) << "}, \"sluice\": {"
+       << setup.sluice_keys << "\"device_bytes\": \"" << setup.device_bytes
        << "\", \"host_bytes\": \"" << setup.host_bytes << "\", \"threads\": {\"compute\": 1}}}";
   return config::parse_train_config(text.str(), "ds.json");
 }

@@ -321,7 +321,9 @@ Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, cons
   const Spread before{without.leaving, units};
   const TryUnitsOnGpu attempt = [&](std::size_t on_gpu) {
     const Placed placed = with(on_gpu);
-    if (placed.shortfall.device_bytes > 0) return UnitsOnGpu::too_many;
+    const bool leaves_room =
+        needs_of(plan, model, overlap, rings).device_bytes() <= room_beside_activations(plan);
+    if (placed.shortfall.device_bytes > 0 || !leaves_room) return UnitsOnGpu::too_many;
     if (!placed.shortfall.fits()) return UnitsOnGpu::too_few;
     const bool good = leaves_the_rest({placed.leaving, plan.units}, before, on_gpu) &&
                       has_kept_blocks(plan, model, overlap);

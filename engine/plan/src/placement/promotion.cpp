@@ -113,10 +113,13 @@ bool may_promote(const Plan& plan) {
   return plan.device.gpu && (!plan.own_loop() || plan.own.activation_bytes);
 }
 
+std::uint64_t room_beside_activations(const Plan& plan) {
+  if (!plan.device.gpu) return 0;
+  return *plan.budget.device_bytes / (may_promote(plan) ? 1 : 2);
+}
+
 std::uint64_t room_for_promotion(const Plan& plan) {
-  const std::uint64_t budget = *plan.budget.device_bytes;
-  if (may_promote(plan)) return budget;
-  return plan.device.gpu && !has_directory(plan) ? budget / 2 : 0;
+  return may_promote(plan) || !has_directory(plan) ? room_beside_activations(plan) : 0;
 }
 
 void promote_to_device(Plan& plan, const TierNeeds& needs) {

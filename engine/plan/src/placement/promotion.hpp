@@ -22,9 +22,13 @@ bool has_directory(const Plan& plan);
 // is a GPU, and its activations are planned.
 bool may_promote(const Plan& plan);
 
-// Bytes of the device up to which bytes of host memory may fill it: the budget, if may_promote().
-// Activations of a loop of the user's own may be unknown. Such a loop may fill half of a GPU's
-// budget, and only if the configuration names no drive: without that it would not run.
+// Bytes of a GPU that homes may fill beside activations: the budget, if may_promote(). Activations
+// of a loop of the user's own may be unknown, and get half of the budget. 0 without a GPU.
+std::uint64_t room_beside_activations(const Plan& plan);
+
+// Bytes of the device up to which bytes of host memory may fill it: room_beside_activations(). A
+// loop with unknown activations may do so only if the configuration names no drive: without that it
+// would not run.
 std::uint64_t room_for_promotion(const Plan& plan);
 
 // Moves homes from host memory to the device until the host need is within its budget, or the

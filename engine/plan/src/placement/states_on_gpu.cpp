@@ -5,7 +5,6 @@
 #include <string>
 
 #include "placement/demotion.hpp"
-#include "placement/promotion.hpp"
 #include "sluice/offload/memory_pool.hpp"
 #include "step/home_bytes.hpp"
 
@@ -44,8 +43,6 @@ std::string percent(const Plan& plan, std::size_t units) {
 std::string why_none(const Plan& plan) {
   if (!plan.device.gpu) return "there is no GPU";
   if (!plan.device.has_update_kernels) return "this build has no kernels for updates on this GPU";
-  if (!may_promote(plan))
-    return "activation_bytes is not known, and activations need the GPU's memory";
   return elements_of(plan, units_asked(plan)) == 0
              ? "the share of the GPU is smaller than the first unit"
              : "";

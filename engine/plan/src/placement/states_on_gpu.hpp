@@ -25,8 +25,8 @@ void keep_on_gpu(UnitPlacement& unit);
 
 // The configuration leaves a share of the states to the GPU.
 bool wants_states_on_gpu(const Plan& plan);
-// The most units, up to the share, that fit; 0 where none do, where the plan has no GPU with
-// kernels for updates, and where it does not know its activations.
+// The most units, up to the share, that fit; 0 where none do, and where the plan has no GPU with
+// kernels for updates.
 std::size_t most_on_gpu(const Plan& plan, const TryUnitsOnGpu& attempt);
 // The units of a plan: when all had left the device that must, and in the end.
 struct Spread {
