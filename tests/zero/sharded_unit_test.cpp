@@ -158,6 +158,36 @@ TEST(ShardedUnit, AbandonedGradientsAreGoneWhereverTheyWere) {
   EXPECT_EQ(unit->begin_accumulate().size_bytes(), unit->full_bytes());
 }
 
+TEST(ShardedUnit, AKeptGradientBufferIsUsedByEveryStep) {
+  const UnitLayout layout = layout_of("u", 5000, 1);
+  Rank rank = single();
+  const auto unit = rank.unit(layout);
+  const std::uint64_t before = rank.device->memory().usage().live_bytes;
+  unit->keep_gradient_buffer();
+  const std::uint64_t kept = rank.device->memory().usage().live_bytes;
+  EXPECT_GE(kept, before + unit->full_gradient_bytes());
+  const void* address = nullptr;
+  double seconds = 0;
+  for (int step = 1; step <= 3; ++step) {
+    const offload::DeviceSpan fresh = unit->begin_accumulate();
+    EXPECT_EQ(fresh.size_bytes(), unit->full_gradient_bytes()) << "all of it is to be zeroed";
+    if (address == nullptr) address = fresh.address();
+    EXPECT_EQ(fresh.address(), address);
+    set_zero(rank, fresh);
+    unit->restore_accumulated(seconds);
+    for (float& value : floats(rank, unit->gradients())) value += static_cast<float>(step);
+    if (step == 2) {
+      unit->abandon_gradients();
+    } else {
+      unit->begin_reduce_home();
+      unit->finish_reduce(seconds);
+      EXPECT_EQ(floats(rank, unit->gradients_home())[4999], static_cast<float>(step));
+      unit->consume_gradients();
+    }
+    EXPECT_EQ(rank.device->memory().usage().live_bytes, kept);
+  }
+}
+
 TEST(ShardedUnit, RanksGatherEachOthersShardsAndReduceTheirGradients) {
   constexpr int kRanks = 3;
   const UnitLayout layout = layout_of("u", 10000, kRanks);

@@ -55,7 +55,8 @@ void check_committed_files(const Stripe& stripe, const Manifest& manifest,
     const SlotLength& length = lengths.at(index_of_slot(shard.slot));
     const std::string holds = "it holds shard \"" + shard.spec.name + "\" of the committed step " +
                               std::to_string(manifest.step) + ": restore it from a copy, or " +
-                              how_to_start_over(stripe.first()) + " to start over";
+                              how_to_start_over(stripe.first()) +
+                              " to start over, from the newest checkpoint if there is one";
     if (length.absent) throw StorageError(length.path, "is absent, but " + holds);
     const std::uint64_t end_bytes = layout.offset_bytes[i] + shard.spec.size_bytes;
     if (length.covered_bytes < end_bytes) {
