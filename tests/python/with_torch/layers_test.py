@@ -75,10 +75,11 @@ def test_losses_and_weights_have_the_bits_of_micro_batches_in_turn(tier: str, pr
     assert courses[0][0][-1] < courses[0][0][0]
 
 
-def test_weights_move_once_and_gradients_once_in_a_step() -> None:
+def test_weights_move_once_in_a_step_and_gradients_do_either_way() -> None:
     keys = config(gradient_accumulation_steps=PARTS, gradient_clipping=1.0, sluice=MEMORY_OF_ITS_OWN)
     in_turn, by_layer = (course(choice, keys)[2] for choice in (False, True))
-    assert in_turn["d2h_bytes"] == PARTS * by_layer["d2h_bytes"] > 0
+    assert in_turn["d2h_bytes"] == by_layer["d2h_bytes"] > 0
+    assert any("add up on the device" in choice for choice in in_turn["choices"])
     assert by_layer["h2d_bytes"] < in_turn["h2d_bytes"] / 2
 
 
