@@ -1,7 +1,6 @@
 #include "exchange/exchange_communicator.hpp"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <utility>
 
@@ -12,8 +11,6 @@
 namespace sluice::zero {
 
 namespace {
-
-constexpr std::size_t kReadFirst = 4096;
 
 std::vector<int> all_but(int rank, int world_size) {
   std::vector<int> others;
@@ -244,15 +241,8 @@ void ExchangeCommunicator::gather_offered(std::span<std::byte> full) {
   RankMessages::Offers offers = messages_.open_offers(others_, shard_of(full, rank_).size());
   for (std::size_t i = 0; i < offers.size(); ++i) {
     const std::span<const std::byte> from = offers[i]->bytes();
-    const std::span<std::byte> to = shard_of(full, others_[i]);
-    // The last bytes are read before they are written: the rank that lends them hears meanwhile that
-    // they are no longer needed.
-    const std::size_t last = std::min(from.size(), kReadFirst);
-    std::array<std::byte, kReadFirst> read;
-    std::copy(from.begin(), from.end() - static_cast<std::ptrdiff_t>(last), to.begin());
-    std::copy(from.end() - static_cast<std::ptrdiff_t>(last), from.end(), read.begin());
+    std::copy(from.begin(), from.end(), shard_of(full, others_[i]).begin());
     offers[i].reset();
-    std::copy_n(read.begin(), last, to.end() - static_cast<std::ptrdiff_t>(last));
   }
 }
 
