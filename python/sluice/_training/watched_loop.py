@@ -6,6 +6,7 @@ import contextlib
 import functools
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -98,6 +99,11 @@ class WatchedLoop(Loop):
         self._bar = StepBar(sys.stderr) if show_progress else None
         self._guards = Guards([])
         self._micro_batches = int(loop.accumulation_steps)
+        self._recover: Callable[[], Callable[[], None] | None] = lambda: None
+
+    def recover_by(self, recover: weakref.WeakMethod[Callable[[], None]]) -> None:
+        """``recover`` cleans up after a backward that has failed. Called before a parameter is read or set."""
+        self._recover = recover
 
     @property
     def accumulation_steps(self) -> int:
@@ -124,6 +130,8 @@ class WatchedLoop(Loop):
             return functools.partial(self._with_all_ranks, name, found) if name in _OF_ALL_RANKS else found
 
     def _with_all_ranks(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        if name in _WHOLE_TENSORS and (recover := self._recover()) is not None:
+            recover()
         self._note(name)
         with ranks.inside():
             result = call(*arguments)

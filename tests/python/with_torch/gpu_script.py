@@ -29,9 +29,9 @@ def engine_on(tier: str, folder: Path, model: Any = None, **keys: Any) -> Any:
     return engine
 
 
-def train(engine: Any) -> list[float]:
+def train(engine: Any, micro_batches: int = STEPS) -> list[float]:
     losses = []
-    for step in range(STEPS):
+    for step in range(micro_batches):
         ids, targets = (part.to(engine.device) for part in batch(step))
         loss = loss_of(engine(ids), targets)
         engine.backward(loss)
@@ -90,6 +90,30 @@ def bf16_and_activation_checkpointing_train(folder: Path) -> None:
     assert losses == train(engine_on("cpu", folder, bf16={"enabled": True}))
 
 
+def gradients_add_up_on_the_gpu(folder: Path) -> None:
+    courses = {}
+    for tier in ("device", "cpu"):
+        engine = engine_on(tier, folder, gradient_accumulation_steps=3)
+        courses[tier] = train(engine, 3 * STEPS)
+        has_sums = any("add up on the device" in choice for choice in engine.report()["choices"])
+        assert has_sums == (tier == "cpu"), engine.report()["choices"]
+        engine.destroy()
+    assert courses["cpu"] == courses["device"], courses
+
+
+def the_gpu_keeps_the_states_that_ratio_leaves_to_it(folder: Path) -> None:
+    courses = []
+    for ratio in (1, 0.3, 0):
+        zero = config("cpu")["zero_optimization"]
+        zero["offload_optimizer"]["ratio"] = ratio
+        engine = engine_on("cpu", folder, zero_optimization=zero)
+        courses.append(train(engine))
+        kept = any("the GPU keeps and updates" in choice for choice in engine.report()["choices"])
+        assert kept == (ratio < 1), engine.report()["choices"]
+        engine.destroy()
+    assert courses[0] == courses[1] == courses[2], courses
+
+
 def another_stream_is_refused(folder: Path) -> None:
     engine = engine_on("cpu", folder)
     try:
@@ -136,6 +160,8 @@ CHECKS = {
         tiers_have_equal_bits_and_the_losses_of_plain_pytorch,
         a_model_may_be_on_the_gpu_already,
         bf16_and_activation_checkpointing_train,
+        gradients_add_up_on_the_gpu,
+        the_gpu_keeps_the_states_that_ratio_leaves_to_it,
         another_stream_is_refused,
         two_ranks_share_the_gpu_with_the_bits_of_one,
     )

@@ -17,6 +17,7 @@ GradientFlow::GradientFlow(RunResources& resources)
     : resources_(resources),
       plan_(resources.plan),
       squared_norms_(resources.plan.layouts.size()),
+      non_finite_(resources.plan.layouts.size()),
       states_(resources.plan.layouts.size()),
       sum_checks_(resources.plan.layouts.size()),
       slots_(resources.plan.layouts.size()) {
@@ -26,7 +27,7 @@ GradientFlow::GradientFlow(RunResources& resources)
 
 void GradientFlow::begin_step() {
   std::fill(squared_norms_.begin(), squared_norms_.end(), 0.0);
-  non_finite_.clear();
+  std::fill(non_finite_.begin(), non_finite_.end(), std::string());
   immediate_.reset();
   ranks_agree_on_checks_ = false;
   speculative_.reset();
@@ -105,6 +106,7 @@ void GradientFlow::finish_check(std::size_t unit) {
   squared_norms_[unit] = norms_
                              ? norms_->finish(unit, resources_.unit_context.stalls, stall_seconds_)
                              : check.squared_norm;
+  non_finite_[unit].clear();
   if (!check.non_finite.empty()) {
     found_non_finite(unit, check.non_finite);
   } else if (!std::isfinite(squared_norms_[unit])) {
@@ -137,19 +139,25 @@ std::string GradientFlow::first_non_finite(std::size_t unit, std::span<std::byte
 }
 
 void GradientFlow::found_non_finite(std::size_t unit, const std::string& name) {
-  if (!non_finite_.empty()) return;
-  non_finite_ = name;
-  if (!immediate_) return;
+  const bool is_first = non_finite().empty();
+  non_finite_[unit] = name;
+  if (!is_first || !immediate_) return;
   const bool first = unit + 1 == plan_.layouts.size();
   if (!first) {
     throw Error(
-        "the gradient of " + non_finite_ +
+        "the gradient of " + name +
         " is not finite. Without gradient_clipping each update begins when its gradient "
         "arrives, and later layers are already updated, so this step cannot be skipped. To have "
         "such steps skipped, set gradient_clipping (1e9 clips nothing). " +
         remaining_state(plan_, resources_.files.store.get()));
   }
   immediate_.reset();  // no unit has been updated yet
+}
+
+std::string GradientFlow::non_finite() const {
+  const auto found = std::find_if(non_finite_.rbegin(), non_finite_.rend(),
+                                  [](const std::string& name) { return !name.empty(); });
+  return found == non_finite_.rend() ? "" : *found;
 }
 
 void GradientFlow::send(const std::vector<std::size_t>& units, std::size_t counted) {
@@ -205,7 +213,7 @@ void GradientFlow::begin_speculative_update(std::size_t unit) {
   const double norm = std::sqrt(squared_norm()) / loss_scale_;
   const bool clips = gradient_factor(plan_.config.gradient_clipping, norm, loss_scale_) !=
                      speculative_->step.gradient_factor;
-  if (clips || !non_finite_.empty()) return speculative_.reset();
+  if (clips || !non_finite().empty()) return speculative_.reset();
   resources_.updater->begin_speculative_update(unit, *speculative_);
 }
 

@@ -78,9 +78,9 @@ class GradientFlow {
   // Sum over the units' squared norms, of gradients times the loss scale. Complete after
   // finish_moves().
   double squared_norm() const;
-  // Empty, or the name of the first parameter that was found with a non-finite gradient; the unit's
-  // name where the host cannot read the gradient.
-  const std::string& non_finite() const { return non_finite_; }
+  // Empty, or the name of a parameter whose gradient was not finite when its unit was sent last, in
+  // the unit that backward comes to first; the unit's name where the host cannot read the gradient.
+  std::string non_finite() const;
   // Whether updates of this step begin as gradients arrive; speculative updates do not count.
   bool updates_begun() const { return immediate_.has_value(); }
   // Seconds that the calling thread waited for gradients to leave the device.
@@ -119,9 +119,9 @@ class GradientFlow {
   const plan::Plan& plan_;
   double stall_seconds_ = 0;
   zero::GatherStall update_stall_;
-  std::vector<double> squared_norms_;  // by unit
+  std::vector<double> squared_norms_;    // by unit
+  std::vector<std::string> non_finite_;  // by unit: empty, or the parameter
   std::vector<Ticket> states_;  // by unit: the part of its update after its weights are current
-  std::string non_finite_;
   std::optional<UpdateSettings> immediate_;  // set: updates begin as gradients arrive
   // Set: updates begin as gradients arrive, where there are second states.
   std::optional<UpdateSettings> speculative_;

@@ -190,6 +190,9 @@ StepResult LoopCore::end_step(const std::vector<GroupValues>& groups) {
   units_.check_trained();
   // Before anything of the step has happened, so the caller can mend its values and go on.
   const UpdateSettings update = update_with(groups);
+  // A forward since the last backward may have gathered units ahead, which the updates change.
+  order_->pause();
+  finish_step(false);  // where no backward has come since the last step
   send_sums();
   expected_micro_batches_ = std::exchange(micro_batches_, 0);
   send_zero_gradients();

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -126,6 +127,7 @@ class Hooks:
         self._handles.append(model.register_forward_pre_hook(self._before_model, prepend=True))
         self._handles.append(model.register_forward_hook(self._after_model, always_call=True))
         model.zero_grad = self._zero_grad  # type: ignore[method-assign]
+        loop.recover_by(weakref.WeakMethod(self.recover))
 
     def remove(self) -> None:
         self.model.__dict__.pop("zero_grad", None)
