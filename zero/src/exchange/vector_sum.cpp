@@ -79,8 +79,8 @@ struct Fp16Vectors {
   }
 };
 
-// Two vectors at a time, the cache lines of one element after the other: with more, the lines of
-// each part come in runs, which took a tenth longer where the parts are in the last cache.
+// Two vectors at a time. With one, and with four, sums of parts in the last cache took 3 to 5 %
+// longer on an AMD EPYC.
 template <typename Vectors>
 HWY_INLINE std::size_t sum_of(const std::byte* const* parts, std::size_t part_count, std::byte* to,
                               std::size_t begin, std::size_t end) {
