@@ -159,7 +159,7 @@ class SluiceEngine(EngineCheckpoints):
             with self.loop.scaled(), self._times.of("bwd"):
                 scaled.backward(retain_graph=retain_graph)
         except BaseException:
-            self._offloaded.hooks.abandon()
+            self._offloaded.hooks.drop_failed()
             raise
         self.loss = divided.detach()
         return divided

@@ -23,7 +23,7 @@ from .peers import WAY_OUT, Call, Peers, limit_seconds
 
 _MEETING = datetime.timedelta(minutes=1)
 _KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "barrier")
-_END_OF_STEP = "norm and loss"  # the label of the extension's call in which the ranks compare their rates
+_END_OF_STEP = "norm and loss"  # begins the label of the extension's call in which the ranks compare their rates
 _peers: Peers | None = None
 _control: dist.ProcessGroup | None = None  # of values in host memory, which a script's own group may not send; with several ranks
 _numbers = itertools.count()
@@ -101,7 +101,7 @@ class RankGroup:
 
     def _compare(self, kind: str, elements: int) -> None:
         self._count += 1
-        values = self.step_values if self.label == _END_OF_STEP else ()
+        values = self.step_values if self.label.startswith(_END_OF_STEP) else ()
         own = torch.tensor([self._count, _KINDS.index(kind), elements, zlib.crc32(repr((self.label, values)).encode())])
         made = torch.empty(self.world_size, 4, dtype=torch.int64)
         dist.all_gather_into_tensor(made.view(-1), own, group=self._group)
@@ -114,7 +114,7 @@ class RankGroup:
         ]
         found = f"the ranks do not make the same calls: {', '.join(shown)}. {WAY_OUT}"
         value = _different_value([values for _, _, values in doing])
-        if value and all(label == _END_OF_STEP for _, label, _ in doing):
+        if value and all(label.startswith(_END_OF_STEP) for _, label, _ in doing):
             found = f"the ranks step with different values: {value}"
         if _peers is not None:
             _peers.difference = found  # the other thread of this rank may wait

@@ -21,7 +21,6 @@ using sluice::test::Course;
 using sluice::test::LoopSetup;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-using ::testing::Le;
 
 constexpr int kSteps = 3;
 constexpr std::uint64_t kMemoryBytes = 64U << 20U;
@@ -196,11 +195,11 @@ TEST(LateSums, GoHomeWithTheLastMicroBatch) {
     EXPECT_TRUE(added.has_sums);
     sluice::test::expect_same(added.course, expected.course);
     EXPECT_THAT(gpu.violations(), IsEmpty());
-    // Each send of a gradient sends its norm too.
+    // Each send of a gradient sends its norm too. Without sums each micro-batch sends, and a tied
+    // gradient twice.
     const std::uint64_t once = added.d2h_bytes[0];
-    EXPECT_EQ(expected.d2h_bytes[0], 3 * once) << "without sums each micro-batch sends";
-    // A tied gradient goes home twice in the last micro-batch, but once where none was expected.
-    EXPECT_THAT(added.d2h_bytes, ElementsAre(once, once, Le(once), 3 * once, once, 2 * once));
+    EXPECT_GT(expected.d2h_bytes[0], 3 * once);
+    EXPECT_THAT(added.d2h_bytes, ElementsAre(once, once, once, 3 * once, once, 2 * once));
     if (HasFailure()) return;
   }
 }

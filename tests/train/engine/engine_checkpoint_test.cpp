@@ -108,6 +108,72 @@ TEST(OwnLoopCheckpoint, ASwapDirectoryIsGoneOnFromAfterAnyEnd) {
   EXPECT_EQ(losses_of(straight, 6, 10), losses);
 }
 
+// A checkpoint elsewhere, and a checkpoint that was loaded, are not what a run resumes from: its
+// end commits the state that it has.
+TEST(OwnLoopCheckpoint, TheEndCommitsWhateverWasSavedAndLoaded) {
+  struct Case {
+    const char* name;
+    const char* keys;
+    int load_at;  // the step whose checkpoint is loaded at the end; -1: none
+    bool save;    // elsewhere, at the end
+  };
+  for (const Case& each :
+       {Case{"saved", "\"commit_every\": 5, ", -1, true}, Case{"loaded", "", 2, false},
+        Case{"loaded and saved", "", 2, true}, Case{"loaded step 0", "", 0, false},
+        Case{"without durability", "\"durability\": \"none\", ", 2, true}}) {
+    SCOPED_TRACE(each.name);
+    const TempDir swap;
+    const TempDir elsewhere;
+    LoopSetup setup = one_micro_batch("nvme");
+    setup.sluice_keys = each.keys;
+    const config::TrainConfig config = config_of(setup, swap.path());
+    std::string weight;
+    std::int64_t step = 0;
+    {
+      Trained trained(config, Model());
+      trained.engine.initialize();
+      for (int i = 0; i < 4; ++i) {
+        if (i == each.load_at) trained.engine.save_checkpoint(elsewhere.path());
+        trained.train(i);
+      }
+      if (each.load_at >= 0) {
+        EXPECT_EQ(trained.engine.load_checkpoint(elsewhere.path()), each.load_at);
+      }
+      const TempDir other;
+      if (each.save) trained.engine.save_checkpoint(other.path());
+      weight = bytes_of(trained.engine.parameter("h.0.up.weight"));
+      step = trained.engine.steps();
+      trained.engine.finish();
+    }
+    torch::manual_seed(1234);
+    Trained resumed(config, Model(), {.resume = true});
+    resumed.engine.initialize();
+    EXPECT_EQ(resumed.engine.steps(), step);
+    EXPECT_EQ(bytes_of(resumed.engine.parameter("h.0.up.weight")), weight);
+  }
+}
+
+TEST(OwnLoopCheckpoint, OneThatCannotBeLoadedLeavesTheStepAsItIs) {
+  LoopSetup setup;
+  setup.accumulation = 2;
+  const config::TrainConfig config = config_of(setup);
+  StepResult whole;
+  {
+    Trained expected(config, Model());
+    expected.engine.initialize();
+    expected.train(0);
+    whole = expected.train(1);
+  }
+  Trained trained(config, Model());
+  trained.engine.initialize();
+  trained.train(0);
+  EXPECT_THROW(trained.engine.load_checkpoint("/no/such/checkpoint"), IoError);
+  const StepResult result = trained.train(1);
+  EXPECT_TRUE(result.updated);
+  EXPECT_EQ(result.gradient_norm, whole.gradient_norm);
+  EXPECT_EQ(result.loss, whole.loss);
+}
+
 TEST(OwnLoopCheckpoint, ConfiguredCheckpointsAreWritten) {
   const TempDir folder;
   LoopSetup setup = one_micro_batch();

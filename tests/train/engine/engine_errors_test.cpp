@@ -53,7 +53,30 @@ TEST_F(OwnLoopErrors, ALossHasOneBackward) {
   engine().backward(once);
   EXPECT_THAT(error_of([&] { engine().backward(once); }),
               HasSubstr("backward was called before on this loss"));
-  EXPECT_TRUE(engine().step().updated);  // what came before the mistake counts
+  EXPECT_THAT(error_of([&] { engine().step(); }), HasSubstr("step() without a backward()"))
+      << "the step's gradients are dropped";
+  expect_goes_on();
+}
+
+// Freezing a parameter during a forward alone holds for the backward, whether or not the unit is
+// called again for it.
+TEST(OwnLoop, AParameterThatWasFrozenDuringAForwardHasNoGradient) {
+  const auto norm_with = [](const char* activations) {
+    LoopSetup setup;
+    setup.accumulation = 1;
+    setup.sluice_keys = std::string("\"activations\": \"") + activations + "\", ";
+    Trained trained(config_of(setup), Model());
+    trained.engine.initialize();
+    Tensor weight = trained.model.blocks[1]->up->weight;
+    weight.set_requires_grad(false);
+    const Tensor loss = trained.loss(batch(0));
+    weight.set_requires_grad(true);
+    trained.engine.backward(loss);
+    const double norm = trained.engine.step().gradient_norm;
+    EXPECT_TRUE(weight.requires_grad());
+    return norm;
+  };
+  EXPECT_EQ(norm_with("recompute"), norm_with("keep"));
 }
 
 TEST_F(OwnLoopErrors, ACallOfAUnitHasOneBackward) {

@@ -121,12 +121,18 @@ void retain_weights(const Plan& plan, Retainer& retainer) {
   }
 }
 
+// Backwards of a step that add to a unit's gradient.
+std::int64_t backwards_of(const Plan& plan, std::size_t unit) {
+  std::int64_t calls = 0;
+  for (const auto& call : plan.own.calls) calls += std::ranges::count(call, unit);
+  return calls * plan.config.gradient_accumulation_steps;
+}
+
 }  // namespace
 
 void keep_gradient_sums(Plan& plan, std::uint64_t room_bytes) {
-  const bool adds_up = plan.own_loop() && plan.config.gradient_accumulation_steps > 1;
   const bool has_own_memory = !plan.units.front().uses_host_homes;
-  if (!adds_up || !has_own_memory || plan.config.world_size > 1) return;
+  if (!plan.own_loop() || !has_own_memory || plan.config.world_size > 1) return;
   const std::uint64_t budget = *plan.budget.device_bytes;
   if (!plan.own.activation_bytes) room_bytes = std::min(room_bytes, budget / kShareOfSums);
   std::uint64_t used = 0;
@@ -134,7 +140,8 @@ void keep_gradient_sums(Plan& plan, std::uint64_t room_bytes) {
   for (std::size_t u = plan.units.size(); u-- > 0;) {
     UnitPlacement& unit = plan.units[u];
     const std::uint64_t size_bytes = sum_bytes(plan, u);
-    if (unit.frozen || unit.gradients == Tier::device || used + size_bytes > room_bytes) continue;
+    const bool adds_up = unit.gradients != Tier::device && backwards_of(plan, u) > 1;
+    if (unit.frozen || !adds_up || used + size_bytes > room_bytes) continue;
     unit.sums_on_device = true;
     used += size_bytes;
     ++units;
@@ -142,7 +149,7 @@ void keep_gradient_sums(Plan& plan, std::uint64_t room_bytes) {
   if (units > 0)
     plan.choices.push_back("gradients of " + std::to_string(units) +
                            " units add up on the device, " + format_bytes(used) +
-                           ", and go home with the last micro-batch of a step; \"device_bytes\" "
+                           ", and go home with the last backward of a step; \"device_bytes\" "
                            "limits this");
 }
 

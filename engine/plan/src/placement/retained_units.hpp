@@ -20,7 +20,8 @@ void retain_units(Plan& plan, const StepModel& model, const Overlap& overlap,
                   const Preferences& preferences, std::uint64_t homes_bytes);
 
 // UnitPlacement::sums_on_device for as many units as `room_bytes` of a GPU hold, the last ones
-// first, in a loop of the user's own with one rank and several micro-batches in a step. Where
+// first, in a loop of the user's own with one rank, if several backwards of a step add to the
+// unit's gradient: of several micro-batches, or of several calls, as with tied weights. Where
 // activations are unknown, an eighth of the device's budget is the most.
 void keep_gradient_sums(Plan& plan, std::uint64_t room_bytes);
 

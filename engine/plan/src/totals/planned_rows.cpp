@@ -77,7 +77,7 @@ void add_homes(Plan& plan) {
   PlanRow states{"optimizer states", text_of(plan.state_format), {}};
   PlanRow cache{"cache", "of states on NVMe", {}};
   PlanRow second{"second states", "for updates that begin before the norm is known", {}};
-  PlanRow sums{"sums of gradients", "until the last micro-batch of a step", {}};
+  PlanRow sums{"sums of gradients", "until the last backward of a step", {}};
   PlanRow inputs{"unit inputs", "for the backward pass", {}};
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const UnitPlacement& unit = plan.units[u];

@@ -32,13 +32,13 @@ int gathers_per_pass(const Plan& plan, std::size_t unit, const std::vector<std::
 
 // By unit, how often its gradient goes home in a step; before each send but the first, it comes
 // back. A borrowed unit sends once more per borrower. In a loop of the user's own, every call of
-// every micro-batch sends; where gradients add up on the device, those of the last micro-batch do.
+// every micro-batch sends; where gradients add up on the device, the last one does.
 std::vector<std::uint64_t> gradient_sends(const Plan& plan) {
   std::vector<std::uint64_t> sends(plan.layouts.size(), plan.own_loop() ? 0 : 1);
   const auto micro_batches = static_cast<std::uint64_t>(plan.config.gradient_accumulation_steps);
   for (const auto& call : plan.own.calls) {
     for (const std::size_t unit : call)
-      sends[unit] += plan.units[unit].sums_on_device ? 1 : micro_batches;
+      sends[unit] = plan.units[unit].sums_on_device ? 1 : sends[unit] + micro_batches;
   }
   for (const zero::UnitLayout& layout : plan.layouts) {
     for (const auto& borrowed : layout.borrowed) ++sends[borrowed.unit];

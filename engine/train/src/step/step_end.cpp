@@ -12,13 +12,13 @@ double divisor_of_sums(const config::TrainConfig& config) {
 }
 
 BackwardResult result_of_backward(const RunResources& resources, const GradientFlow& gradients,
-                                  double loss_sum, double loss_scale) {
+                                  double loss_sum, double loss_scale, const std::string& of) {
   BackwardResult result;
   const double share = 1.0 / static_cast<double>(resources.plan.config.gradient_accumulation_steps);
   const auto ranks = static_cast<double>(resources.plan.config.world_size);
   double totals[] = {gradients.squared_norm(), gradients.non_finite().empty() ? 0.0 : 1.0,
                      loss_sum * share};
-  resources.communicator->all_reduce(totals, "norm and loss");
+  resources.communicator->all_reduce(totals, "norm and loss" + of);
   result.gradient_norm =
       std::sqrt(totals[0]) / (loss_scale * divisor_of_sums(resources.plan.config));
   result.loss = totals[2] / ranks;

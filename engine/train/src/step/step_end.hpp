@@ -27,9 +27,9 @@ struct BackwardResult {
 
 // Called after the backward of a step, when all gradients are at home. `loss_sum`: sum over the
 // step's micro-batches on this rank, unscaled. Sums the squared norms over ranks, so every rank
-// calls it.
+// calls it, with one `of`, a part of the call's label.
 BackwardResult result_of_backward(const RunResources& resources, const GradientFlow& gradients,
-                                  double loss_sum, double loss_scale);
+                                  double loss_sum, double loss_scale, const std::string& of = "");
 
 // Whether `value` is finite on every rank; all of them ask. No reduction is in flight.
 bool is_finite_on_all_ranks(const RunResources& resources, double value);

@@ -190,7 +190,7 @@ void HookedLoop::save_checkpoint(const std::string& directory) {
 }
 
 std::int64_t HookedLoop::load_checkpoint(const std::string& directory) {
-  return core_->load_checkpoint(directory);
+  return core_->load_checkpoint(core_->read_checkpoint(directory));
 }
 
 std::vector<HookedLoop::Group> HookedLoop::groups() const {

@@ -115,6 +115,8 @@ UnitCall Loop::describe(std::size_t unit, const Tensors& inputs) {
   call.unit = unit;
   call.weights_version = core_.weights_version();
   call.training_mode = core_.units()[unit].module->is_training();
+  for (const Tensor& param : core_.units()[unit].module->parameters())
+    call.trained.push_back(param.requires_grad());
   call.versions = versions_of(inputs);
   for (const Tensor& input : inputs) {
     call.inputs.push_back(input.detach());
@@ -168,13 +170,44 @@ void Loop::check_call(const UnitCall& call) const {
   }
 }
 
+// While it lives, the unit's parameters require gradients where they did at a call: a caller may
+// freeze some during a forward alone.
+class Loop::FrozenAs {
+ public:
+  FrozenAs(const OwnUnit& unit, const std::vector<bool>& trained)
+      : params_(unit.module->parameters()) {
+    SLUICE_CHECK(params_.size() == trained.size(),
+                 "the parameters of unit " + unit.name + " have changed since it was called");
+    for (std::size_t p = 0; p < params_.size(); ++p) {
+      before_.push_back(params_[p].requires_grad());
+      params_[p].set_requires_grad(trained[p]);
+    }
+  }
+  ~FrozenAs() {
+    for (std::size_t p = 0; p < params_.size(); ++p) params_[p].set_requires_grad(before_[p]);
+  }
+  FrozenAs(const FrozenAs&) = delete;
+  FrozenAs& operator=(const FrozenAs&) = delete;
+
+ private:
+  std::vector<Tensor> params_;
+  std::vector<bool> before_;
+};
+
 UnitGraph Loop::graph_of(UnitCall& call) {
   if (!call.saved.outputs.empty()) return std::exchange(call.saved, {});
   const OwnUnit& unit = core_.units()[call.unit];
   const RandomState now = random_state(core_.device());
   set_random_state(call.random_state);
   const torch::AutoGradMode with_gradients(true);
-  UnitGraph graph = run_unit(unit.name, unit.forward, call.inputs, call.wants_gradient);
+  const FrozenAs as_called(unit, call.trained);
+  UnitGraph graph;
+  try {
+    graph = run_unit(unit.name, unit.forward, call.inputs, call.wants_gradient);
+  } catch (...) {
+    set_random_state(now);
+    throw;
+  }
   set_random_state(now);
   ++recomputed_calls_;
   SLUICE_CHECK(graph.outputs.size() > call.has_history.back(),
@@ -212,6 +245,16 @@ Tensors Loop::backward_of(UnitCall& call, const Tensors& gradients) {
 
 void Loop::backward(const Tensor& loss) {
   check_usable();
+  try {
+    run_backward(loss);
+  } catch (...) {
+    forget_gradients();
+    throw;
+  }
+  ++backwards_;
+}
+
+void Loop::run_backward(const Tensor& loss) {
   SLUICE_CHECK(loss.defined() && loss.numel() == 1, "backward needs a loss of one element");
   const std::shared_ptr<torch::autograd::Node>& node = loss.grad_fn();
   SLUICE_CHECK(node != nullptr,
@@ -224,16 +267,6 @@ void Loop::backward(const Tensor& loss) {
       std::remove_if(used_.begin(), used_.end(), [](const auto& used) { return used.expired(); }),
       used_.end());
   used_.push_back(node);
-  try {
-    run_backward(loss);
-  } catch (...) {
-    forget_gradients();
-    throw;
-  }
-  ++backwards_;
-}
-
-void Loop::run_backward(const Tensor& loss) {
   const Setting doing(doing_, Doing::backward);
   units_ran_ = 0;
   // Converted by way of fp64: a scale beyond the range of the loss's type becomes infinite there,
@@ -257,12 +290,18 @@ StepResult Loop::step() {
   backwards_ = 0;
   if (++micro_batch_ < core_.config().gradient_accumulation_steps) {
     StepResult result = core_.last_step();
+    result.step = core_.progress().step;
     result.updated = false;
     result.not_finite.clear();
     return result;
   }
   micro_batch_ = 0;
-  return core_.end_step();
+  try {
+    return core_.end_step();
+  } catch (...) {
+    forget_gradients();  // else the next step would add to them
+    throw;
+  }
 }
 
 void Loop::finish() {
@@ -283,9 +322,10 @@ void Loop::save_checkpoint(const std::string& directory) {
 
 std::int64_t Loop::load_checkpoint(const std::string& directory) {
   check_ready();
+  const RunSource source = core_.read_checkpoint(directory);
   micro_batch_ = 0;
   backwards_ = 0;
-  return core_.load_checkpoint(directory);
+  return core_.load_checkpoint(source);
 }
 
 EngineCounters Loop::counters() const {

@@ -119,7 +119,9 @@ void LoopCore::begin_gradients(std::size_t unit) {
 void LoopCore::send_gradients(std::size_t unit) {
   std::vector<std::size_t> ended;
   for (const std::size_t layout : units_[unit].trains) {
-    if (--accumulating_[layout] == 0) ended.push_back(layout);
+    if (--accumulating_[layout] > 0) continue;
+    ended.push_back(layout);
+    ++backwards_[layout];
   }
   if (ended.empty()) return;
   for (const std::size_t layout : ended) units_.check_gradients(layout, resources_->units);
@@ -127,14 +129,14 @@ void LoopCore::send_gradients(std::size_t unit) {
   if (!ended.empty()) gradients_->send(ended, ended.size());
 }
 
-// Whether a later micro-batch of the step is expected to add to the layout's gradient on the
-// device.
+// Whether another backward of the step is expected to add to the layout's gradient on the device.
 bool LoopCore::stays_on_device(std::size_t layout) const {
-  return plan_.units[layout].sums_on_device && micro_batches_ + 1 < expected_micro_batches_;
+  if (!plan_.units[layout].sums_on_device) return false;
+  return micro_batches_ + 1 < expected_micro_batches_ ||
+         backwards_[layout] < expected_backwards_[layout];
 }
 
-// Gradients that were left on the device for a micro-batch that did not come, or whose unit the
-// last one did not use.
+// Gradients that were left on the device for a backward that did not come.
 void LoopCore::send_sums() {
   for (std::size_t l = plan_.units.size(); l-- > 0;) {
     if (resources_->units[l]->gradient_state() == zero::GradientState::accumulating)
@@ -150,6 +152,8 @@ void LoopCore::add_loss(const Tensor& loss) {
 void LoopCore::end_micro_batch() {
   order_->end_micro_batch();
   ++micro_batches_;
+  std::swap(expected_backwards_, backwards_);
+  std::fill(backwards_.begin(), backwards_.end(), 0);
 }
 
 void LoopCore::forget_gradients() {
@@ -158,6 +162,7 @@ void LoopCore::forget_gradients() {
   units_.unbind_all();
   order_->restart();
   accumulating_.assign(plan_.layouts.size(), 0);
+  std::fill(backwards_.begin(), backwards_.end(), 0);
   micro_batches_ = 0;
   loss_sum_ = Tensor();
 }
@@ -195,14 +200,17 @@ StepResult LoopCore::end_step(const std::vector<GroupValues>& groups) {
   finish_step(false);  // where no backward has come since the last step
   send_sums();
   expected_micro_batches_ = std::exchange(micro_batches_, 0);
+  // Ranks disagree where one of them has dropped its gradients so far.
+  const std::string counted = ", micro-batches: " + std::to_string(expected_micro_batches_);
   send_zero_gradients();
   gradients_->finish_moves();
   const double loss_scale = progress_.loss_scaler.scale();
   // Read after all work was issued: a GPU would be idle if the host waited for it before backward.
   const Tensor loss_sum = std::exchange(loss_sum_, {});
   const bool was_told_loss = loss_sum.defined();
-  const BackwardResult backward = result_of_backward(
-      *resources_, *gradients_, loss_sum.defined() ? loss_sum.item<double>() : 0, loss_scale);
+  const BackwardResult backward =
+      result_of_backward(*resources_, *gradients_, loss_sum.defined() ? loss_sum.item<double>() : 0,
+                         loss_scale, counted);
   gradients_->begin_step();
   StepResult result;
   result.step = progress_.step;

@@ -109,7 +109,9 @@ class LoopCore {
   torch::Tensor gradient(const std::string& name);
   void set_gradient(const std::string& name, const torch::Tensor& values);
   void save_checkpoint(const std::string& directory);
-  std::int64_t load_checkpoint(const std::string& directory);
+  // Changes nothing. Throws StorageError where the state cannot be that of these units.
+  RunSource read_checkpoint(const std::string& directory);
+  std::int64_t load_checkpoint(const RunSource& source);  // of read_checkpoint()
   // As after a load_checkpoint() that failed on the way.
   void load_failed(const std::string& directory);
   EngineCounters counters() const;
@@ -129,6 +131,7 @@ class LoopCore {
   const zero::ParamLayout& begin_state_access(ParamPlace place);
   void show_gradient(const std::string& name, const std::function<void(torch::Tensor)>& show);
   void finish_step(bool ending);
+  bool is_own_checkpoint_dir(const std::string& directory) const;
   void end_step_before_load();
   void show_step(const StepResult& result, bool was_told_loss);
   void commit(bool ending);
@@ -151,6 +154,8 @@ class LoopCore {
 
   std::int64_t weights_version_ = 0;
   std::vector<int> accumulating_;            // by layout: units between begin_ and send_gradients()
+  std::vector<int> backwards_;               // by layout: that this micro-batch has had
+  std::vector<int> expected_backwards_;      // of this one: as many as the one before had
   std::int64_t micro_batches_ = 0;           // that this step has had
   std::int64_t expected_micro_batches_ = 1;  // of this step: as many as the step before had
   torch::Tensor loss_sum_;                   // of the step; one fp64 element on the device

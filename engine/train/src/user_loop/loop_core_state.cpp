@@ -3,6 +3,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <filesystem>
 #include <utility>
 
 #include "device/tensor_bytes.hpp"
@@ -123,7 +124,12 @@ void LoopCore::initialize() {
   gradients_->begin_step();
   order_ = std::make_unique<UnitOrder>(*resources_->prefetcher);
   accumulating_.assign(plan_.layouts.size(), 0);
+  last_.step = progress_.step;
   expected_micro_batches_ = config_.gradient_accumulation_steps;
+  backwards_.assign(plan_.layouts.size(), 0);
+  expected_backwards_ = backwards_;
+  for (const auto& call : plan_.own.calls)
+    for (const std::size_t layout : call) ++expected_backwards_[layout];
   resources_->device->memory().reset_peak();
   resources_->host_pool->reset_peak();
   before_ = bytes_moved(*resources_);
@@ -240,7 +246,22 @@ void LoopCore::save_checkpoint(const std::string& directory) {
     if (!held_.holds(directory)) hold_checkpoint_directory(directory, held_now);
     return std::string();
   });
+  const Progress before = progress_;
   write_checkpoint(*checkpoints_, progress_, {}, directory);
+  if (is_own_checkpoint_dir(directory) && !resources_->commits_swap()) return;
+  // No run resumes from a checkpoint elsewhere by itself, and states on NVMe are committed there:
+  // finish() does that all the same.
+  progress_.committed_step = before.committed_step;
+  progress_.checkpoint_step = before.checkpoint_step;
+}
+
+// By the name alone, which all ranks have in common.
+bool LoopCore::is_own_checkpoint_dir(const std::string& directory) const {
+  const std::string& own = config_.sluice.checkpoints.directory;
+  const auto normal = [](const std::string& path) {
+    return (std::filesystem::path(path) / "").lexically_normal();
+  };
+  return !own.empty() && normal(own) == normal(directory);
 }
 
 // The checkpoint replaces what an update that failed left; other failures are the caller's.
@@ -255,11 +276,16 @@ void LoopCore::end_step_before_load() {
   }
 }
 
-std::int64_t LoopCore::load_checkpoint(const std::string& directory) {
+RunSource LoopCore::read_checkpoint(const std::string& directory) {
   SLUICE_CHECK(resources_ != nullptr, "call initialize() first");
-  if (failed_load_.empty()) end_step_before_load();
-  const RunSource source = read_source(directory, *resources_->communicator);
+  gradients_->finish_moves();  // their reductions use the communicator of this thread
+  RunSource source = read_source(directory, *resources_->communicator);
   check_source(source, plan_, source.state->seed);
+  return source;
+}
+
+std::int64_t LoopCore::load_checkpoint(const RunSource& source) {
+  if (failed_load_.empty()) end_step_before_load();
   bool begun = resources_->communicator->world_size() > 1;  // maybe on another rank
   try {
     restore_states(*resources_, source, &begun);
@@ -271,7 +297,9 @@ std::int64_t LoopCore::load_checkpoint(const std::string& directory) {
   monitors_.reset();
   ++weights_version_;
   resume_progress(progress_, source, *resources_->communicator);
-  progress_.committed_step = 0;
+  progress_.committed_step = -1;  // the directories of this run have another state
+  last_ = StepResult();
+  last_.step = progress_.step;
   return progress_.step;
 }
 

@@ -49,6 +49,7 @@ struct UnitCall {
   std::vector<std::uint32_t> versions;   // of the inputs at the call
   std::int64_t weights_version = 0;      // of the loop, at the call
   bool training_mode = false;            // of the module
+  std::vector<bool> trained;             // by parameter of the module: requires a gradient
   RandomState random_state;              // before the call; set when it runs again
   UnitGraph saved;                       // empty: the unit runs again
   bool used = false;

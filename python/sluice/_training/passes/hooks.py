@@ -325,8 +325,12 @@ class Hooks:
     def recover(self) -> None:
         """Cleans up after a backward that ended with an exception: the gradients of the step are dropped."""
         if self._in_backward and torch._C._current_graph_task_id() == -1:
-            log.warning("a backward has failed: the gradients of this step so far are dropped")
-            self.abandon()
+            self.drop_failed()
+
+    def drop_failed(self) -> None:
+        """After a backward that ended with an exception."""
+        log.warning("a backward has failed: the gradients of this step so far are dropped")
+        self.abandon()
 
     def drop_gradients(self) -> None:
         """Drops the gradients of the step so far. Nothing where no backward has come since step() counted a micro-batch."""

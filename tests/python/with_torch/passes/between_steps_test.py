@@ -100,6 +100,17 @@ class _Fails(torch.autograd.Function):
         raise ArithmeticError
 
 
+def test_a_failed_backward_of_an_engine_says_that_gradients_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    engine = engine_of(make(Tied), config(gradient_accumulation_steps=2))
+    ids, targets = batch(0)
+    engine.backward(loss_of(engine(ids), targets))
+    engine.step()
+    with pytest.raises(ArithmeticError):
+        engine.backward(_Fails.apply(loss_of(engine(ids), targets)))
+    assert "a backward has failed: the gradients of this step so far are dropped" in caplog.text
+    engine.destroy()
+
+
 def test_weights_are_read_after_a_backward_that_failed() -> None:
     engine = engine_of(make(Tied))
     before = {name: value.clone() for name, value in engine.module_state_dict().items()}

@@ -25,13 +25,20 @@ def main() -> None:
     keys = config("device", zero_optimization={"stage": 1})
     if WHAT == "failing" and RANK == 1:
         keys["optimizer"]["params"]["lr"] = -1
+    if WHAT == "dropping":
+        keys["gradient_accumulation_steps"] = 2
     engine = engine_of(make(blocks=1), keys)
     ids, targets = batch(RANK)
     engine.backward(loss_of(engine(ids), targets))
+    if WHAT == "dropping" and RANK == 1:
+        engine.zero_grad()
     engine.step()
     if WHAT in ("evaluation", "engine"):
         time.sleep(OUTSIDE_SECONDS * RANK)  # as a barrier of the script, that ends
         evaluate(engine if WHAT == "evaluation" else engine_of(make(blocks=1), keys))
+    elif WHAT == "dropping":
+        engine.backward(loss_of(engine(ids), targets))
+        engine.step()
     elif RANK == 0 and WHAT == "weights":
         engine.module_state_dict()
     else:

@@ -55,6 +55,15 @@ def test_weights_read_on_one_rank_are_an_error_with_the_way_out(tmp_path: Path) 
         assert f" elements). {RULE}" in output
 
 
+def test_gradients_that_one_rank_has_dropped_are_an_error(tmp_path: Path) -> None:
+    """Before: the shard of the rank that dropped them had one micro-batch, and the others two."""
+    for code, output in run("dropping", tmp_path):
+        assert code == 1
+        assert "all_reduce of norm and loss, micro-batches: 2" in output
+        assert "all_reduce of norm and loss, micro-batches: 1" in output
+        assert "an exception in a pass or zero_grad() on one rank" in output
+
+
 def test_a_rank_that_fails_before_the_comparison_is_named(tmp_path: Path) -> None:
     (code, output), (other_code, other_output) = run("failing", tmp_path)
     assert code == other_code == 1

@@ -39,7 +39,7 @@ struct UnitPlacement {
   std::vector<offload::Tier> inputs;  // the unit's input, by micro-batch; empty for the embedding
   bool gradients_use_slots = false;   // gradients use one of the shared slots, not a home
   // The device has a buffer of its own for the unit's gradients. In a loop of the user's own they
-  // add up there, and go home with the last micro-batch of the step.
+  // add up there, and go home with the last backward of the step.
   bool sums_on_device = false;
   bool gathered_until_backward = false;  // gathered weights stay from forward to backward
   bool activations_saved = false;        // every micro-batch's activations stay until backward
