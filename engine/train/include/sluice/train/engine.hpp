@@ -231,7 +231,7 @@ class __attribute__((visibility("default"))) Engine {
   // next forward. A non-finite loss or gradient skips the step and lowers a dynamic loss scale.
   // With "sluice": {"non_finite": "stop"}, or when that scale is at its minimum, such a step throws
   // Error instead; the weights are unchanged. Throws InvalidArgument without a backward() since the
-  // last call.
+  // last call. After an error of the last one of a step, its gradients are dropped as above.
   StepResult step();
 
   // Waits for updates and commits the last step as the configuration says. Training may continue.
@@ -247,8 +247,9 @@ class __attribute__((visibility("default"))) Engine {
   void save_checkpoint(const std::string& directory);
   // Continues from the newest checkpoint below `directory`, or from a run's swap directory; drops
   // the gradients so far. Returns the step. Blocks. Throws StorageError when the state has other
-  // units; then nothing has changed. Throws StorageError or IoError when it fails on the way; then
-  // every call but load_checkpoint() throws until one succeeds.
+  // units, and IoError or StorageError when there is none; then nothing has changed. Throws
+  // StorageError or IoError when it fails on the way; then every call but load_checkpoint() throws
+  // until one succeeds.
   std::int64_t load_checkpoint(const std::string& directory);
 
   EngineCounters counters() const;
