@@ -42,10 +42,11 @@ def start_group(device: str, folder: Path) -> None:
 
 
 @torch.no_grad()
-def fill(module: torch.nn.Module) -> None:
+def fill(module: torch.nn.Module, device: str = "cpu") -> None:
+    """Matrices only: norms have their ones. ``device``: draws; a GPU is faster than the CPU."""
     for parameter in module.parameters():
         if parameter.dim() > 1:
-            parameter.normal_(std=DEVIATION)
+            parameter.copy_(torch.empty_like(parameter, device=device).normal_(std=DEVIATION))
 
 
 def fsdp(spec: dict, model: dict) -> TrainStep:

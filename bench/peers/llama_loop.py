@@ -10,6 +10,7 @@ runs), `model` (a dict of the fields of Shape), `sequences` (of a micro-batch), 
 Writes `steps.jsonl` into `report`, a line when a step has ended, with its number, loss and seconds, and the bytes that
 PyTorch's allocator had at most; from Sluice also `report.json`, the engine's report.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fsdp_offload import DEVIATION, start_group
+from fsdp_offload import fill, start_group
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -61,14 +62,6 @@ class Embedding(nn.Embedding):
 
     def reset_parameters(self) -> None:
         pass
-
-
-@torch.no_grad()
-def fill(model: nn.Module, device: str) -> None:
-    """Matrices only: norms have their ones. The device draws faster than the CPU."""
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            parameter.copy_(torch.empty(parameter.shape, dtype=parameter.dtype, device=device).normal_(std=DEVIATION))
 
 
 class Block(nn.Module):

@@ -35,9 +35,7 @@ std::uint64_t gradient_bytes(const Plan& plan, std::size_t unit) {
 }
 
 std::uint64_t sum_bytes(const Plan& plan, std::size_t unit) {
-  const std::uint64_t size_bytes =
-      checked_mul(plan.layouts[unit].flat_count, size_of(plan.config.gradient_dtype()));
-  return block_bytes(plan, Tier::device, pool_bytes(size_bytes));
+  return block_bytes(plan, Tier::device, gradient_bytes(plan, unit));
 }
 
 std::uint64_t part_bytes(const Plan& plan, std::size_t unit, std::size_t part) {

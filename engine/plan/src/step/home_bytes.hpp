@@ -22,7 +22,7 @@ std::uint64_t compute_bytes(const Plan& plan, std::size_t unit);
 std::uint64_t weights_bytes(const Plan& plan, std::size_t unit);
 // A rank's shard of a unit's gradients.
 std::uint64_t gradient_bytes(const Plan& plan, std::size_t unit);
-// The buffer of UnitPlacement::sums_on_device.
+// The buffer of UnitPlacement::sums_on_device, which one rank has.
 std::uint64_t sum_bytes(const Plan& plan, std::size_t unit);
 // One part of a rank's optimizer states of a unit.
 std::uint64_t part_bytes(const Plan& plan, std::size_t unit, std::size_t part);

@@ -139,9 +139,9 @@ std::string GradientFlow::first_non_finite(std::size_t unit, std::span<std::byte
 }
 
 void GradientFlow::found_non_finite(std::size_t unit, const std::string& name) {
-  const bool is_first = non_finite().empty();
+  const bool known = !non_finite().empty();
   non_finite_[unit] = name;
-  if (!is_first || !immediate_) return;
+  if (known || !immediate_) return;
   const bool first = unit + 1 == plan_.layouts.size();
   if (!first) {
     throw Error(

@@ -197,10 +197,10 @@ class Loop::FrozenAs {
 UnitGraph Loop::graph_of(UnitCall& call) {
   if (!call.saved.outputs.empty()) return std::exchange(call.saved, {});
   const OwnUnit& unit = core_.units()[call.unit];
+  const FrozenAs as_called(unit, call.trained);
   const RandomState now = random_state(core_.device());
   set_random_state(call.random_state);
   const torch::AutoGradMode with_gradients(true);
-  const FrozenAs as_called(unit, call.trained);
   UnitGraph graph;
   try {
     graph = run_unit(unit.name, unit.forward, call.inputs, call.wants_gradient);
