@@ -48,9 +48,8 @@ def predicted(bench: Bench, case: Case, network: float) -> dict[int, float]:
     train = bench.arguments(case, "plan")
     program, files = train[0], train[2:6]
     rates = ["--rates", str(bench.folder / "rates.json")]
-    bench.run([program, "plan", *files, *rates, "--probe", "--json"])
     counts = ["--ranks", ",".join(map(str, COUNTS)), "--ranks-per-host", str(max(COUNTS))]
-    text = bench.run([program, "plan", *files, *rates, *counts, "--network", f"{network / 1e9:.3f}GB/s", "--json"])
+    text = bench.run([program, "plan", *files, *rates, *counts, "--network", f"{network / 1e9:.3f}GB/s", "--probe", "--json"])
     answer = json.loads(text)
     if not any("measured" in line for line in answer["assumptions"]):
         raise Failed("sluice plan --ranks took no measured rates: " + "; ".join(answer["assumptions"]))

@@ -163,6 +163,20 @@ TEST(PredictRanks, WithoutGpusTakesTurnsOnTheCores) {
   EXPECT_DOUBLE_EQ(p.step_seconds, 2 + 3 + 4);
 }
 
+TEST(PredictRanks, TakesNoTurnsWhereEachRankHasCoresOfItsOwn) {
+  StepWork work = hand_work();
+  work.shares_cores = true;
+  work.sharded_drive_seconds = 0;
+  work.cores_share = 0.25;  // the seconds are those of one core of four
+  const RankPrediction four = predict_ranks(work, {4, 4, 1e9});
+  EXPECT_DOUBLE_EQ(four.compute_seconds, 1);
+  EXPECT_DOUBLE_EQ(four.copy_seconds, 4.0 / 4 + 0.5);
+  EXPECT_DOUBLE_EQ(four.update_seconds, 8.0 / 4);
+  const RankPrediction eight = predict_ranks(work, {8, 8, 1e9});
+  EXPECT_DOUBLE_EQ(eight.compute_seconds, 2);
+  EXPECT_DOUBLE_EQ(eight.update_seconds, 8.0 / 8 * 2);
+}
+
 TEST(PredictRanks, NeedsANetworkForSeveralRanks) {
   EXPECT_THROW(predict_ranks(hand_work(), {2, 1, 0}), InvalidArgument);
   EXPECT_NO_THROW(predict_ranks(hand_work(), {1, 1, 0}));
@@ -182,6 +196,14 @@ MachineRates some_rates() {
   return rates;
 }
 
+TEST(StepWork, KnowsItsShareOfTheCores) {
+  auto config = train_config(Device::cpu, Device::cpu, 64, 96);
+  config.sluice.threads.compute = 2;
+  const Plan plan = make_plan(config, model_config(8, 256), Placement::configured, roomy_machine());
+  EXPECT_EQ(step_work(plan, some_rates(), 8).cores_share, 0.25);
+  EXPECT_EQ(step_work(plan, some_rates(), 1).cores_share, 1);
+}
+
 class OneRank : public ::testing::TestWithParam<std::pair<Device, Device>> {};
 
 TEST_P(OneRank, IsPredictedAsItsPlanIs) {
@@ -192,7 +214,7 @@ TEST_P(OneRank, IsPredictedAsItsPlanIs) {
     const Plan plan =
         make_plan(config, model_config(8, 256), Placement::configured, roomy_machine());
     const Prediction one = predict(plan, some_rates());
-    const RankPrediction ranks = predict_ranks(step_work(plan, some_rates()), {});
+    const RankPrediction ranks = predict_ranks(step_work(plan, some_rates(), 1), {});
     EXPECT_NEAR(ranks.step_seconds, one.step_seconds, 1e-9);
     EXPECT_NEAR(ranks.compute_seconds, one.compute_seconds, 1e-9);
     EXPECT_NEAR(ranks.update_seconds, one.update_seconds, 1e-9);

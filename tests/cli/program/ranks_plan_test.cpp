@@ -81,7 +81,11 @@ TEST(RanksPlan, RefusesWhatHasNoMeaning) {
   EXPECT_THAT(error({"--ranks", "8", "--parameters", "7B", "--model", "m"}),
               HasSubstr("exclude each other"));
   EXPECT_THAT(error({"--ranks", "8", "--parameters", "7B", "--probe"}),
-              HasSubstr("--probe is for the plan of one run"));
+              HasSubstr("--probe measures with a plan: give --config FILE and --model FILE"));
+  EXPECT_THAT(error({"--ranks", "8", "--config", "c", "--model", "m", "--probe", "--drives", "2"}),
+              HasSubstr("--drives gives what --probe measures"));
+  EXPECT_THAT(error({"--ranks", "8", "--parameters", "7B", "--max"}),
+              HasSubstr("--max is for the plan of one run"));
   for (const char* rate : {"50", "50GB", "400Gb/s", "fast/s", "0GB/s"}) {
     EXPECT_THAT(error({"--ranks", "8", "--parameters", "7B", "--network", rate}),
                 HasSubstr("--network: expected a rate as in 50GB/s or 400Gbit/s"));

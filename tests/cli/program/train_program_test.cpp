@@ -10,6 +10,7 @@
 
 #include "cli/json_text.hpp"
 #include "cli/run_program.hpp"
+#include "sluice/base/threads.hpp"
 
 namespace sluice::test {
 namespace {
@@ -107,13 +108,23 @@ TEST_F(TrainProgram, APlanPredictsFromRatesThatAProbeLeft) {
   // One of many ranks is predicted as the plan is; two share the cores of one.
   line.insert(line.end(), {"--ranks", "1,2"});
   const ProgramResult ranks = run_program(line, {{"LC_ALL", "C.UTF-8"}});
-  EXPECT_THAT(ranks.err, HasSubstr("of this machine, measured "));
+  EXPECT_THAT(ranks.err, HasSubstr("measured on this machine, by the plan of one rank"));
+  EXPECT_THAT(ranks.err, HasSubstr("2 ranks on a host: in turns on the cores of one"));
   const double planned = parse_json(last_line(json.out))["predicted"]["step_seconds"].asDouble();
   const Json::Value plans = parse_json(last_line(ranks.out))["plans"];
   EXPECT_GT(planned, 0);
   EXPECT_NEAR(plans[0]["step_seconds"].asDouble(), planned, 1e-9);
   EXPECT_NEAR(plans[1]["seconds"]["compute"].asDouble(),
               2 * plans[0]["seconds"]["compute"].asDouble(), 1e-9);
+  // Measured with the threads that each of two has, they take no turns. The fake's seconds are the
+  // same for any number of threads.
+  line.emplace_back("--probe");
+  const ProgramResult probed_ranks = run_program(line, {{"LC_ALL", "C.UTF-8"}});
+  EXPECT_THAT(probed_ranks.err, HasSubstr("2 ranks on a host: with "));
+  const Json::Value apart = parse_json(last_line(probed_ranks.out))["plans"];
+  const int turns = allowed_cores().value_or(1) > 1 ? 1 : 2;
+  EXPECT_NEAR(apart[1]["seconds"]["compute"].asDouble(),
+              turns * apart[0]["seconds"]["compute"].asDouble(), 1e-9);
 }
 
 TEST_F(TrainProgram, SaysWhatToDoWithoutTheLibrary) {

@@ -97,7 +97,10 @@ std::vector<std::uint64_t> to_ranks(const std::string& text) {
 constexpr const char* kOfRanks[] = {
     "--parameters", "--ranks-per-host", "--network",     "--drives", "--drive-rate",
     "--host-link",  "--flops",          "--update-rate", "--memory", "--gpu-memory"};
-constexpr const char* kOfOneRun[] = {"--data", "--init", "--epochs", "--probe", "--max"};
+// Rates that --probe measures.
+constexpr const char* kOfHardware[] = {"--drives", "--drive-rate", "--host-link", "--flops",
+                                       "--update-rate"};
+constexpr const char* kOfOneRun[] = {"--data", "--init", "--epochs", "--max"};
 
 }  // namespace
 
@@ -151,6 +154,13 @@ void check_ranks(const CLI::App& command, const PlanArguments& arguments,
   for (const char* flag : kOfOneRun) {
     SLUICE_CHECK(command.get_option(flag)->count() == 0,
                  std::string(flag) + " is for the plan of one run, without --ranks");
+  }
+  if (arguments.probe) {
+    SLUICE_CHECK(command.get_option("--config")->count() > 0 && !model_path.empty(),
+                 "--probe measures with a plan: give --config FILE and --model FILE");
+    for (const char* flag : kOfHardware)
+      SLUICE_CHECK(command.get_option(flag)->count() == 0,
+                   std::string(flag) + " gives what --probe measures; leave out one of them");
   }
   SLUICE_CHECK(arguments.ranks.parameters == 0 || model_path.empty(),
                "--parameters and --model exclude each other; give one");

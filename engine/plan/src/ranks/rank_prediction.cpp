@@ -44,14 +44,15 @@ double bound_of(const StepWork& work, const RankPrediction& links) {
 RankPrediction links_of(const StepWork& work, const RankSetting& setting) {
   const auto ranks = static_cast<double>(setting.ranks);
   const auto on_host = static_cast<double>(std::min(setting.ranks_per_host, setting.ranks));
-  // Ranks without GPUs share the cores of their host.
-  const double cores = work.shares_cores ? on_host : 1;
+  // Ranks without GPUs share the cores of their host, and take turns where it has too few.
+  const double turns = std::max(on_host * work.cores_share, 1.0);
+  const double cores = work.shares_cores ? turns : 1;
   const double others = (ranks - 1) / ranks;
   RankPrediction links;
   links.compute_seconds = work.compute_seconds * cores;
   links.copy_seconds = (work.sharded_copy_seconds / ranks + work.own_copy_seconds) * cores;
   links.drive_seconds = (work.sharded_drive_seconds / ranks + work.own_drive_seconds) * on_host;
-  links.update_seconds = work.update_seconds * on_host / ranks;
+  links.update_seconds = work.update_seconds * turns / ranks;
   links.gather_seconds = over(work.gathered_bytes * others, setting.network_bytes_per_second);
   links.reduce_seconds = over(work.reduced_bytes * others, setting.network_bytes_per_second);
   return links;
@@ -75,7 +76,7 @@ StepWork step_work(const RankShape& shape, const RankRates& rates) {
   return work;
 }
 
-StepWork step_work(const Plan& plan, const MachineRates& rates) {
+StepWork step_work(const Plan& plan, const MachineRates& rates, int host_cores) {
   const Prediction all = predict(plan, rates);
   const Prediction sharded = predict(without_inputs(plan), rates);
   double weights = 0;
@@ -93,6 +94,9 @@ StepWork step_work(const Plan& plan, const MachineRates& rates) {
   work.reduced_bytes = weights;
   work.tokens = all.tokens_per_second * all.step_seconds;
   work.shares_cores = !plan.device.gpu;
+  if (work.shares_cores)
+    work.cores_share =
+        std::min(static_cast<double>(plan.schedule.threads.compute) / host_cores, 1.0);
   work.overlap = plan.config.sluice.overlap;
   work.beyond_bound = all.step_seconds - bound_of(work, links_of(work, {}));
   return work;

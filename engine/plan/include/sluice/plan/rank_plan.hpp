@@ -95,12 +95,15 @@ struct StepWork {
   double tokens = 0;          // that a rank takes in a step
   double beyond_bound = 0;    // seconds of a one-rank step beyond its bound; 0 when unknown
   bool shares_cores = false;  // no GPU: compute, copies and update take turns on the cores
+  double cores_share = 1;     // of the host's cores, that the rank of these seconds has
   bool overlap = true;
 };
 StepWork step_work(const RankShape& shape, const RankRates& rates);
-// The work of a plan of one rank, with rates that were measured: predict() by links, with the
-// shape's bytes on the network. Throws nothing that predict() does not.
-StepWork step_work(const Plan& plan, const MachineRates& rates);
+// The work of a plan of one rank, with rates that were measured with the plan's threads: predict()
+// by links, with the shape's bytes on the network. `host_cores`: cores of the host, at least 1;
+// without a GPU, ranks take turns where together they have more threads. Throws nothing that
+// predict() does not.
+StepWork step_work(const Plan& plan, const MachineRates& rates, int host_cores);
 
 struct RankSetting {
   std::uint64_t ranks = 1;

@@ -1,9 +1,6 @@
 // plan: shows where every byte of a run would live; with known rates also the time of a step.
 
 #include <algorithm>
-#include <cerrno>
-#include <ctime>
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,8 +8,9 @@
 
 #include "command/commands.hpp"
 #include "config/training_config.hpp"
+#include "plan/known_rates.hpp"
+#include "plan/ranks_plan.hpp"
 #include "process/exit_code.hpp"
-#include "process/signals.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/text.hpp"
@@ -25,9 +23,7 @@
 #include "sluice/plan/plan_text.hpp"
 #include "sluice/plan/prediction.hpp"
 #include "sluice/plan/storage_choices.hpp"
-#include "train/ranks_plan.hpp"
 #include "train/run_files.hpp"
-#include "train/train_library_loader.hpp"
 
 namespace sluice::cli {
 
@@ -73,55 +69,6 @@ std::string line_of(const plan::LargestModel& model, bool only) {
          (only ? "; with NVMe: not known, because the configuration offloads nothing to it" : "");
 }
 
-// Measures the rates that predict this plan, and saves them.
-plan::SavedRates probe_rates(const PlanArguments& arguments, const plan::Plan& plan,
-                             Session& session) {
-  for (const std::string& directory : {plan.directories.states, plan.directories.scratch}) {
-    if (!directory.empty() && !std::filesystem::is_directory(directory))
-      throw IoError(ENOENT, "swap directory", directory, 0, 0,
-                    "--probe measures its drive: create it first");
-  }
-  const StopSignals signals;
-  plan::SavedRates saved;
-  saved.rates = load_train_library().probe(
-      plan,
-      [&](const std::string& what, double done) {
-        session.console().status("measuring " + what + " (" +
-                                 std::to_string(static_cast<int>(100 * done)) + " %)");
-      },
-      signals.stop());
-  session.console().status("");
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  ::gmtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", &parts);
-  saved.measured = text;
-  const std::string& path = arguments.request.rates_path;
-  if (!path.empty()) plan::save_rates(path, plan::rates_key(plan), saved);
-  return saved;
-}
-
-// Rates of this machine: those that --probe measured, else those that a file has.
-class KnownRates {
- public:
-  explicit KnownRates(std::string path) : path_(std::move(path)) {}
-
-  void set_probed(std::string key, plan::SavedRates rates) {
-    probed_key_ = std::move(key);
-    probed_ = std::move(rates);
-  }
-  std::optional<plan::SavedRates> find(const plan::Plan& plan) const {
-    const std::string key = plan::rates_key(plan);
-    return probed_ && key == probed_key_ ? probed_ : plan::load_rates(path_, key);
-  }
-
- private:
-  const std::string path_;
-  std::string probed_key_;
-  std::optional<plan::SavedRates> probed_;
-};
-
 void show_plan(const plan::Plan& plan, const config::TrainConfig& config,
                std::optional<std::int64_t> steps, Console& console) {
   for (const std::string& note : config.notes) console.print(note);
@@ -147,15 +94,8 @@ int run_plan(const PlanArguments& arguments, Session& session) {
   const config::ModelConfig model = config::load_model_config(request.model_path);
   const std::optional<std::int64_t> steps = check_data(request, config, model);
   KnownRates rates(request.rates_path);
-  if (arguments.probe) {
-    if (!request.rates_path.empty()) plan::check_rates_path(request.rates_path);
-    const plan::Plan usual = plan_run(arguments, config, model, {});
-    rates.set_probed(plan::rates_key(usual), probe_rates(arguments, usual, session));
-  }
-  plan::Plan plan = plan_run(arguments, config, model, [&](const plan::Plan& candidate) {
-    const std::optional<plan::SavedRates> saved = rates.find(candidate);
-    return saved ? std::optional(saved->rates) : std::nullopt;
-  });
+  if (arguments.probe) rates.measure(plan_run(arguments, config, model, {}), session);
+  plan::Plan plan = plan_run(arguments, config, model, rates.finder());
   for (std::string& line : plan::storage_choices(plan)) plan.choices.push_back(std::move(line));
   Console& console = session.console();
   std::vector<plan::LargestModel> largest;

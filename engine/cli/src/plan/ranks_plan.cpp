@@ -1,14 +1,17 @@
-#include "train/ranks_plan.hpp"
+#include "plan/ranks_plan.hpp"
 
 #include <json/value.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "config/training_config.hpp"
+#include "plan/known_rates.hpp"
 #include "process/exit_code.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
@@ -37,7 +40,7 @@ struct Question {
   config::TrainConfig config;
   config::ModelConfig model;
   plan::RankShape shape;
-  plan::StepWork work;
+  std::map<std::uint64_t, plan::StepWork> work;  // of a rank, by the ranks of its host
   double network_bytes = 0;
   std::vector<std::string> assumptions;
 };
@@ -92,6 +95,15 @@ double rate_or(double given, double assumed, const std::string& what, const std:
   return value;
 }
 
+std::uint64_t ranks_of_host(const RanksArguments& arguments, std::uint64_t ranks) {
+  return std::min(ranks, arguments.ranks_per_host);
+}
+std::set<std::uint64_t> ranks_of_hosts(const RanksArguments& arguments) {
+  std::set<std::uint64_t> counts;
+  for (const std::uint64_t ranks : arguments.ranks) counts.insert(ranks_of_host(arguments, ranks));
+  return counts;
+}
+
 void assume_rates(const RanksArguments& ranks, Question& question) {
   std::vector<std::string>& lines = question.assumptions;
   plan::RankRates rates;
@@ -108,33 +120,93 @@ void assume_rates(const RanksArguments& ranks, Question& question) {
               "GB/s", 1e9, lines);
   rates.update_elements_per_second =
       rate_or(ranks.updates, kUpdates, "update by a host", "billion parameters/s", 1e9, lines);
-  question.work = plan::step_work(question.shape, rates);
+  for (const std::uint64_t on_host : ranks_of_hosts(ranks))
+    question.work[on_host] = plan::step_work(question.shape, rates);
 }
 
-// Takes rates that --probe measured on this machine for the plan of one rank. Returns false without
-// them, and when flags or a missing configuration ask for other hardware.
-bool measured_work(const PlanArguments& arguments, Question& question) {
-  const RanksArguments& ranks = arguments.ranks;
-  const bool hardware_given = ranks.flops > 0 || ranks.link_bytes > 0 || ranks.drive_bytes > 0 ||
-                              ranks.updates > 0 || ranks.drives > 0;
-  if (hardware_given || arguments.request.config_path.empty() || ranks.parameters > 0) return false;
-  try {
-    const std::string& path = arguments.request.rates_path;
-    const plan::Plan plan =
-        plan::make_plan(question.config, question.model, arguments.request.placement,
-                        plan::probe_machine(question.config), plan::rates_in(path));
-    const std::optional<plan::SavedRates> saved = plan::load_rates(path, plan::rates_key(plan));
-    if (!saved) return false;
-    question.work = plan::step_work(plan, saved->rates);
-    question.assumptions.push_back("compute, update, copies, drive: of this machine, measured " +
-                                   saved->measured + ", by the plan of one rank");
+// Work by rates that --probe measured on this machine.
+class MeasuredWork {
+ public:
+  MeasuredWork(const PlanArguments& arguments, Question& question, Session& session)
+      : arguments_(arguments),
+        question_(question),
+        session_(session),
+        host_(plan::probe_machine(question.config)),
+        rates_(arguments.request.rates_path) {}
+
+  // Returns false when nothing was measured for the configuration. Throws DoesNotFit when one rank
+  // alone does not fit, and what KnownRates::measure() throws.
+  bool find() {
+    for (const std::uint64_t on_host : ranks_of_hosts(arguments_.ranks)) {
+      if (by_threads_of(on_host)) continue;
+      if (on_host == 1 || !by_threads_of(1)) return false;
+      question_.work[on_host] = question_.work.at(1);
+      say(on_host, "in turns on the cores of one (--probe measures with the threads of each)");
+    }
+    question_.assumptions.emplace_back(
+        "compute, update, copies, drive: measured on this machine, by the plan of one rank");
+    for (std::string& line : lines_) question_.assumptions.push_back(std::move(line));
     return true;
+  }
+
+ private:
+  // Ranks without GPUs have their parts of the host's cores. Measures first, with --probe.
+  bool by_threads_of(std::uint64_t on_host) {
+    if (question_.work.count(on_host) > 0) return true;
+    plan::MachineFacts machine = host_;
+    if (!machine.device.gpu) machine.cores = std::max(host_.cores / static_cast<int>(on_host), 1);
+    const auto plan_with = [&](const plan::FindRates& rates) {
+      return plan::make_plan(question_.config, question_.model, arguments_.request.placement,
+                             machine, rates);
+    };
+    if (arguments_.probe) {
+      const plan::Plan usual = plan_with({});
+      if (measured_.insert(plan::rates_key(usual)).second) rates_.measure(usual, session_);
+    }
+    const plan::Plan plan = plan_with(rates_.finder());
+    const std::optional<plan::SavedRates> saved = rates_.find(plan);
+    if (!saved) return false;
+    question_.work[on_host] = plan::step_work(plan, saved->rates, host_.cores);
+    const int threads = plan.schedule.threads.compute;
+    say(on_host, "with " + std::to_string(threads) + (threads == 1 ? " thread" : " threads") +
+                     ", measured " + saved->measured);
+    return true;
+  }
+
+  void say(std::uint64_t on_host, const std::string& how) {
+    lines_.push_back("  " + std::to_string(on_host) + (on_host == 1 ? " rank" : " ranks") +
+                     " on a host: " + how);
+  }
+
+  const PlanArguments& arguments_;
+  Question& question_;
+  Session& session_;
+  const plan::MachineFacts host_;
+  KnownRates rates_;
+  std::set<std::string> measured_;  // keys that this command has measured
+  std::vector<std::string> lines_;
+};
+
+bool gives_hardware(const RanksArguments& ranks) {
+  return ranks.flops > 0 || ranks.link_bytes > 0 || ranks.drive_bytes > 0 || ranks.updates > 0 ||
+         ranks.drives > 0;
+}
+
+// Takes measured rates. Returns false without them, and when flags or a missing configuration ask
+// for other hardware.
+bool measured_work(const PlanArguments& arguments, Question& question, Session& session) {
+  if (gives_hardware(arguments.ranks) || arguments.request.config_path.empty() ||
+      arguments.ranks.parameters > 0)
+    return false;
+  try {
+    return MeasuredWork(arguments, question, session).find();
   } catch (const DoesNotFit&) {
+    if (arguments.probe) throw;
     return false;  // one rank holds less than many
   }
 }
 
-Question ask(const PlanArguments& arguments) {
+Question ask(const PlanArguments& arguments, Session& session) {
   const RanksArguments& ranks = arguments.ranks;
   const train::TrainRequest& request = arguments.request;
   const bool has_config = !request.config_path.empty();
@@ -152,7 +224,7 @@ Question ask(const PlanArguments& arguments) {
     question.shape.weights = question.shape.states = offload::Tier::device;
   describe_model(ranks, question);
   describe_run(has_config, question);
-  if (!measured_work(arguments, question)) assume_rates(ranks, question);
+  if (!measured_work(arguments, question, session)) assume_rates(ranks, question);
   question.network_bytes =
       rate_or(ranks.network_bytes, kNetworkBytes, "network of a rank, each direction", "GB/s", 1e9,
               question.assumptions);
@@ -173,10 +245,10 @@ struct Answer {
 Answer answer(const Question& question, const RanksArguments& arguments, std::uint64_t ranks) {
   Answer answer;
   answer.ranks = ranks;
-  answer.on_host = std::min(ranks, arguments.ranks_per_host);
+  answer.on_host = ranks_of_host(arguments, ranks);
   answer.bytes = plan::rank_bytes(question.shape, ranks);
-  answer.prediction =
-      plan::predict_ranks(question.work, {ranks, arguments.ranks_per_host, question.network_bytes});
+  answer.prediction = plan::predict_ranks(
+      question.work.at(answer.on_host), {ranks, arguments.ranks_per_host, question.network_bytes});
   const std::uint64_t host_bytes = checked_mul(answer.bytes.host_bytes, answer.on_host);
   const auto shortage = [](const char* tier, std::uint64_t need, std::uint64_t have) {
     return need > have ? std::string(tier) + " short by " + format_bytes(need - have) : "";
@@ -256,7 +328,7 @@ Json::Value to_json(const Answer& one) {
 }  // namespace
 
 int run_ranks_plan(const PlanArguments& arguments, Session& session) {
-  const Question question = ask(arguments);
+  const Question question = ask(arguments, session);
   std::vector<Answer> answers;
   Json::Value object(Json::objectValue);
   object["parameters"] = static_cast<Json::UInt64>(question.shape.parameters);
