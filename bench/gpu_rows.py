@@ -32,7 +32,7 @@ from gpu.row import Failed, Place, Row, ending, read_result, write_json
 from gpu.speed import steps_beside_resident
 from gpu.starts import starts
 from gpu.tests import run_tests
-from paired import parse_size
+from paired import folder_on_drive, parse_size
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 BUNDLE = ".cache/gpu-bundle"
@@ -79,7 +79,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("rows", metavar="ROW", nargs="*", help=rows)
     parser.add_argument("--rehearse", action="store_true", help="tiny, on the host: does it run?")
     parser.add_argument("--binaries", type=Path, metavar="DIR", help="instead of the bundle's")
-    parser.add_argument("--drive", type=Path, metavar="DIR", help="on the drive to use (OUT)")
+    parser.add_argument("--drive", type=folder_on_drive, metavar="DIR", help="on the drive to use (OUT)")
     host_help = "budget of row 4 (what is available, less 8 GiB)"
     parser.add_argument("--host-bytes", type=parse_size, metavar="SIZE", help=host_help)
     parser.add_argument("--row-seconds", type=seconds, help="limit of a row (what it needs)")

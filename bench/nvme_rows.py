@@ -27,7 +27,7 @@ from pathlib import Path
 import swap_bound
 from drive_sides import Drive, Load, last_object, run
 from engine_instructions import instructions_of
-from paired import GIB, KIB, MIB, Progress, machine, output_of, parse_size, quantile, quotients
+from paired import GIB, KIB, MIB, Progress, folder_on_drive, machine, output_of, parse_size, quantile, quotients
 from paired import size_text, summarize
 from rounds import Steps, alternate, best_of, sweep
 from row_report import calls_line, markdown, ratio_line, scaled, slices_line, text_table, value_line
@@ -313,7 +313,7 @@ ROWS = {
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("directory", metavar="DIR", type=Path, nargs="?", help="on the drive")
+    parser.add_argument("directory", metavar="DIR", type=folder_on_drive, nargs="?", help="on the drive")
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="every ratio, and the facts")
     parser.add_argument("--rows", type=row_names, metavar="ROW,...", help=",".join(ROWS))
     parser.add_argument("--slices", type=int, default=60, help="of each side (60)")

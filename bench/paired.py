@@ -101,6 +101,16 @@ def output_of(*line: object) -> str:
     return done.stdout.strip() if done.returncode == 0 else "unknown"
 
 
+def folder_on_drive(text: str) -> Path:
+    """An argument: a folder on the drive to measure. It is made when it does not exist."""
+    folder = Path(text)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error.strerror}") from None
+    return folder
+
+
 def parse_size(text: str) -> int:
     match = re.fullmatch(r"(\d+)(B|KiB|MiB|GiB|TiB)?", text)
     if not match:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from paired import Progress, write_result
+from paired import Progress, folder_on_drive, write_result
 from ranks.hosts import hosts
 from ranks.prediction import prediction
 from ranks.runs import REPOSITORY, Bench, Case, Failed, stop
@@ -26,7 +26,7 @@ ROWS: dict[str, Callable[..., list[dict]]] = {"scaling": scaling, "hosts": hosts
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="on the drive that takes the states")
+    parser.add_argument("folder", type=folder_on_drive, help="on the drive that takes the states")
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="every value, and the facts")
     parser.add_argument("--rows", default=",".join(ROWS), help=f"of {', '.join(ROWS)} (all)")
     parser.add_argument("--rounds", type=int, default=7, help="runs of each side (7)")

@@ -14,7 +14,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paired import Progress, quotients, summarize, write_result
+from paired import Progress, folder_on_drive, quotients, summarize, write_result
 from row_report import ratio_line, text_table
 from rounds import Steps
 from step_bench import MODEL, REPOSITORY, deepspeed_file, output_of, write_inputs
@@ -198,7 +198,7 @@ def bytes_text(runs: list[dict]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("drive", type=Path, metavar="DIR", help="a directory on the drive to swap to")
+    parser.add_argument("drive", type=folder_on_drive, metavar="DIR", help="a directory on the drive to swap to")
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="every value, and the facts")
     parser.add_argument("--match", default="", help="only cases in whose name this regular expression is found")
     parser.add_argument("--rounds", type=int, default=5, help="runs of each case (5)")

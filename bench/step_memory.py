@@ -12,7 +12,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paired import MIB, Progress, write_result
+from paired import MIB, Progress, folder_on_drive, write_result
 from row_report import text_table, value_line
 from rounds import Steps
 from step_bench import REPOSITORY, deepspeed_file, output_of
@@ -87,7 +87,7 @@ class Bench:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("drive", type=Path, metavar="DIR", help="a directory on the drive to swap to")
+    parser.add_argument("drive", type=folder_on_drive, metavar="DIR", help="a directory on the drive to swap to")
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="every value, and the facts")
     parser.add_argument("--binaries", type=Path, default=REPOSITORY / "build/bin", metavar="DIR")
     arguments = parser.parse_args()

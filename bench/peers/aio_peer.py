@@ -22,7 +22,7 @@ from deepspeed.ops.op_builder import AsyncIOBuilder
 
 from deepspeed_aio import STATES, SWAP_TILES, Buffers, Case, DeepSpeed, Settings
 from deepspeed_aio import file_bytes, verify
-from paired import KIB, MIB, Progress, machine, parse_size, quotients, size_text, span, summarize
+from paired import KIB, MIB, Progress, folder_on_drive, machine, parse_size, quotients, size_text, span, summarize
 from rounds import Steps, alternate, best_of, sweep
 
 OPS = ("read", "write", "swap")
@@ -219,7 +219,7 @@ def table(comparisons: list[Comparison]) -> str:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("directory", metavar="DIR", type=Path, help="on the drive to measure")
+    parser.add_argument("directory", metavar="DIR", type=folder_on_drive, help="on the drive to measure")
     parser.add_argument("--size", type=parse_size, default="2GiB", help="of the file (2GiB)")
     parser.add_argument("--seconds-per-slice", type=float, default=0.5, metavar="S", help="(0.5)")
     parser.add_argument("--rounds", type=int, default=60, help="of three slices each (60)")

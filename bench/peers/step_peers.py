@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from peer_environment import HERE, REPOSITORY, missing_operators, versions
 
-from paired import GIB, MIB, Progress, machine, output_of, write_result
+from paired import GIB, MIB, Progress, folder_on_drive, machine, output_of, write_result
 from rounds import Steps, alternate
 from row_report import text_table
 from step_cases import CASES, IDLE, OPTIMIZER, SETTINGS_AXES, Case, Settings, Side
@@ -195,7 +195,7 @@ def take_settings(bench: Bench, sides: list[Side], result: Path) -> None:
 def parse_arguments() -> argparse.Namespace:
     line = "bench/peers/.venv/bin/python bench/peers/step_peers.py /mnt/nvme --out steps.json"
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], epilog=f"example: {line}")
-    parser.add_argument("directory", metavar="DIR", type=Path, help="on the drive to use")
+    parser.add_argument("directory", metavar="DIR", type=folder_on_drive, help="on the drive to use")
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="every value, and the facts")
     names = [case.name for case in CASES]
     parser.add_argument("--cases", default=",".join(names), help=f"of {', '.join(names)} (all)")
