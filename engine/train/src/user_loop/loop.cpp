@@ -129,7 +129,7 @@ UnitCall Loop::describe(std::size_t unit, const Tensors& inputs) {
 Tensors Loop::forward_with_gradients(std::size_t unit, const Tensors& inputs) {
   UnitCall call = describe(unit, inputs);
   const bool save = activations_->saves(unit);
-  if (!save) call.random_state = random_state(core_.device());
+  if (!save) call.compute_state = compute_state(core_.device());
   Tensors outputs;
   {
     const Bound bound(*this, unit, UnitOrder::Pass::training);
@@ -194,21 +194,30 @@ class Loop::FrozenAs {
   std::vector<bool> before_;
 };
 
+// While it lives, LibTorch has the state of a call.
+class Loop::ComputesAs {
+ public:
+  explicit ComputesAs(const ComputeState& called) : before_(compute_state(called.device)) {
+    set_compute_state(called);
+  }
+  ~ComputesAs() { set_compute_state(before_); }
+  ComputesAs(const ComputesAs&) = delete;
+  ComputesAs& operator=(const ComputesAs&) = delete;
+
+ private:
+  const ComputeState before_;
+};
+
 UnitGraph Loop::graph_of(UnitCall& call) {
   if (!call.saved.outputs.empty()) return std::exchange(call.saved, {});
   const OwnUnit& unit = core_.units()[call.unit];
   const FrozenAs as_called(unit, call.trained);
-  const RandomState now = random_state(core_.device());
-  set_random_state(call.random_state);
-  const torch::AutoGradMode with_gradients(true);
   UnitGraph graph;
-  try {
+  {
+    const ComputesAs state_as_called(call.compute_state);
+    const torch::AutoGradMode with_gradients(true);
     graph = run_unit(unit.name, unit.forward, call.inputs, call.wants_gradient);
-  } catch (...) {
-    set_random_state(now);
-    throw;
   }
-  set_random_state(now);
   ++recomputed_calls_;
   SLUICE_CHECK(graph.outputs.size() > call.has_history.back(),
                "unit " + unit.name + " returned fewer outputs when it was called again");

@@ -52,6 +52,7 @@ class Loop final : public UnitBackward, public std::enable_shared_from_this<Loop
  private:
   class Bound;
   class FrozenAs;
+  class ComputesAs;
   void check_ready() const;   // initialised, and not in use
   void check_usable() const;  // and the weights are those of one step
   UnitCall describe(std::size_t unit, const Tensors& inputs);

@@ -1,5 +1,7 @@
 #include "user_loop/loop_core.hpp"
 
+#include <ATen/autocast_mode.h>
+
 #include <limits>
 #include <string>
 #include <utility>
@@ -86,6 +88,8 @@ void LoopCore::leave(std::size_t unit) {
   const std::vector<std::size_t>& gathers = units_[unit].gathers;
   if (gathers.empty()) return;
   const c10::InferenceMode ordinary(false);
+  // Autocast keeps a 16-bit copy of each weight until it ends.
+  if (at::autocast::is_autocast_enabled(device().type())) at::autocast::clear_cache();
   units_.unbind(unit);
   order_->leave(gathers);
 }

@@ -1,6 +1,7 @@
 #include "user_loop/unit_call.hpp"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
@@ -91,16 +92,21 @@ void set_state(at::Generator generator, const Tensor& state) {
 
 }  // namespace
 
-RandomState random_state(torch::Device device) {
-  RandomState state{state_of(at::detail::getDefaultCPUGenerator()), {}, device};
-  if (!device.is_cpu()) state.device = state_of(at::globalContext().defaultGenerator(device));
+ComputeState compute_state(torch::Device device) {
+  ComputeState state{state_of(at::detail::getDefaultCPUGenerator()), {}, device};
+  if (!device.is_cpu())
+    state.device_random = state_of(at::globalContext().defaultGenerator(device));
+  state.autocasts = at::autocast::is_autocast_enabled(device.type());
+  state.autocast_dtype = at::autocast::get_autocast_dtype(device.type());
   return state;
 }
 
-void set_random_state(const RandomState& state) {
-  set_state(at::detail::getDefaultCPUGenerator(), state.cpu);
-  if (state.device.defined())
-    set_state(at::globalContext().defaultGenerator(state.where), state.device);
+void set_compute_state(const ComputeState& state) {
+  set_state(at::detail::getDefaultCPUGenerator(), state.cpu_random);
+  if (state.device_random.defined())
+    set_state(at::globalContext().defaultGenerator(state.device), state.device_random);
+  at::autocast::set_autocast_enabled(state.device.type(), state.autocasts);
+  at::autocast::set_autocast_dtype(state.device.type(), state.autocast_dtype);
 }
 
 }  // namespace sluice::train

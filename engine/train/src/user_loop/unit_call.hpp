@@ -21,14 +21,17 @@ struct UnitGraph {
   Tensors outputs;
 };
 
-// State of LibTorch's generators, which dropout draws from: the CPU's, and a GPU's.
-struct RandomState {
-  torch::Tensor cpu;
-  torch::Tensor device;  // undefined where that is the CPU
-  torch::Device where = torch::kCPU;
+// LibTorch's state that a unit's results depend on: its generators, which dropout draws from, the
+// CPU's and a GPU's; and the device's autocast.
+struct ComputeState {
+  torch::Tensor cpu_random;
+  torch::Tensor device_random;  // undefined where that is the CPU
+  torch::Device device = torch::kCPU;
+  bool autocasts = false;
+  torch::ScalarType autocast_dtype = torch::kBFloat16;
 };
-RandomState random_state(torch::Device device);
-void set_random_state(const RandomState& state);
+ComputeState compute_state(torch::Device device);
+void set_compute_state(const ComputeState& state);
 
 struct UnitCall;
 
@@ -50,7 +53,7 @@ struct UnitCall {
   std::int64_t weights_version = 0;      // of the loop, at the call
   bool training_mode = false;            // of the module
   std::vector<bool> trained;             // by parameter of the module: requires a gradient
-  RandomState random_state;              // before the call; set when it runs again
+  ComputeState compute_state;            // before the call; set when it runs again
   UnitGraph saved;                       // empty: the unit runs again
   bool used = false;
 };
