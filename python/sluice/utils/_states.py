@@ -75,7 +75,8 @@ def safe_get_full_grad(param: torch.nn.Parameter) -> torch.Tensor | None:
 
 
 def safe_set_full_grad(param: torch.nn.Parameter, value: torch.Tensor) -> None:
-    """Sets the gradient of the step, without the loss scale. It is rounded to the type that computes."""
+    """Sets the gradient of the step, without the loss scale. It is rounded to the type that gradients are summed in
+    (data_types.grad_accum_dtype, else the type that computes), and over ranks to communication_data_type."""
     owner = _owner(param)
     owner.model.loop.set_gradient(owner.name, _tensor(value).float() * owner.model.loop.loss_scale * owner.model.loop.gradient_divisor)
 

@@ -269,7 +269,9 @@ void Loop::run_backward(const Tensor& loss) {
   SLUICE_CHECK(node != nullptr,
                "the loss depends on no unit that trains: nothing in its graph has gradients");
   for (const auto& used : used_)
-    SLUICE_CHECK(used.lock() != node, "backward was called before on this loss");
+    SLUICE_CHECK(used.lock() != node,
+                 "backward was called before on this loss, or on another output of the same call: "
+                 "one backward takes them all, as of their sum");
   core_.begin_backward();
   core_.add_loss(loss);
   used_.erase(
