@@ -78,6 +78,49 @@ TEST(RankBytes, OfAShardAreRoundedUp) {
   EXPECT_EQ(rank_bytes(small_shape(3, Tier::host, Tier::host), 3).weights, 2U * 334U);
 }
 
+TEST(RankShape, FollowsTheConfiguration) {
+  auto config = train_config(Device::nvme, Device::cpu, 64, 96);
+  const config::ModelConfig model = model_config(8, 256);
+  const RankShape usual = rank_shape(config, model);
+  EXPECT_EQ(usual.gradient_bytes, 2U);
+  EXPECT_EQ(usual.wire_bytes, 2U);
+  EXPECT_EQ(usual.slots, 2U);
+  EXPECT_EQ(usual.inputs, Tier::device);
+  config.fp32_gradient_sums = true;
+  EXPECT_EQ(rank_shape(config, model).gradient_bytes, 4U);
+  EXPECT_EQ(rank_shape(config, model).wire_bytes, 4U);
+  config.zero.reduction.wire_dtype = DType::bf16;
+  config.sluice.durability = config::Durability::none;
+  config.sluice.activations = config::Activations::offload;
+  EXPECT_EQ(rank_shape(config, model).wire_bytes, 2U);
+  EXPECT_EQ(rank_shape(config, model).slots, 1U);
+  EXPECT_EQ(rank_shape(config, model).inputs, Tier::host);
+}
+
+TEST(RankBytes, FollowTheTypesOfGradientsAndTheSlots) {
+  RankShape shape = small_shape(3, Tier::host, Tier::nvme);
+  shape.gradient_bytes = 4;
+  shape.slots = 1;
+  shape.inputs = Tier::host;
+  const RankBytes bytes = rank_bytes(shape, 4);
+  EXPECT_EQ(bytes.host_gradients, 1000U);
+  EXPECT_EQ(bytes.gathered, 2U * (2 + 4) * 100);
+  EXPECT_EQ(bytes.device_bytes, bytes.gathered);
+  EXPECT_EQ(bytes.host_bytes, 500U + 1000 + 256);  // weights, gradients, inputs
+  EXPECT_EQ(bytes.nvme_bytes, 3000U);
+}
+
+TEST(RankTraffic, FollowsTheTypesOfGradientsAndTheInputs) {
+  RankShape shape = small_shape(3, Tier::host, Tier::host);
+  shape.gradient_bytes = 4;
+  shape.wire_bytes = 2;
+  shape.inputs = Tier::host;
+  const RankTraffic traffic = rank_traffic(shape, 4);
+  EXPECT_EQ(traffic.reduce_bytes, 1500);
+  EXPECT_EQ(traffic.copy_bytes, 250 * (2 + 2 + 4));
+  EXPECT_EQ(traffic.input_bytes, 2 * 256);  // not divided: home in forward, back in backward
+}
+
 TEST(RankTraffic, OnTheNetworkIsTwoOrThreeTimesTheParameters) {
   // 2 P (N-1)/N elements of 2 bytes in stages 0 to 2, 3 P (N-1)/N in stage 3.
   for (const int stage : {0, 1, 2, 3}) {
@@ -167,7 +210,7 @@ TEST(PredictRanks, TakesNoTurnsWhereEachRankHasCoresOfItsOwn) {
   StepWork work = hand_work();
   work.shares_cores = true;
   work.sharded_drive_seconds = 0;
-  work.cores_share = 0.25;  // the seconds are those of one core of four
+  work.cores_share = work.update_cores_share = 0.25;  // the seconds are those of one core of four
   const RankPrediction four = predict_ranks(work, {4, 4, 1e9});
   EXPECT_DOUBLE_EQ(four.compute_seconds, 1);
   EXPECT_DOUBLE_EQ(four.copy_seconds, 4.0 / 4 + 0.5);
@@ -175,6 +218,15 @@ TEST(PredictRanks, TakesNoTurnsWhereEachRankHasCoresOfItsOwn) {
   const RankPrediction eight = predict_ranks(work, {8, 8, 1e9});
   EXPECT_DOUBLE_EQ(eight.compute_seconds, 2);
   EXPECT_DOUBLE_EQ(eight.update_seconds, 8.0 / 8 * 2);
+}
+
+TEST(PredictRanks, UpdatesWithTheThreadsThatUpdate) {
+  StepWork work = hand_work();
+  work.shares_cores = true;
+  work.cores_share = 0.5;  // one thread of two cores computes, two update
+  const RankPrediction two = predict_ranks(work, {2, 2, 1e9});
+  EXPECT_DOUBLE_EQ(two.compute_seconds, 1);
+  EXPECT_DOUBLE_EQ(two.update_seconds, 8.0 / 2 * 2);
 }
 
 TEST(PredictRanks, NeedsANetworkForSeveralRanks) {
@@ -199,8 +251,10 @@ MachineRates some_rates() {
 TEST(StepWork, KnowsItsShareOfTheCores) {
   auto config = train_config(Device::cpu, Device::cpu, 64, 96);
   config.sluice.threads.compute = 2;
+  config.sluice.threads.optimizer = 4;
   const Plan plan = make_plan(config, model_config(8, 256), Placement::configured, roomy_machine());
   EXPECT_EQ(step_work(plan, some_rates(), 8).cores_share, 0.25);
+  EXPECT_EQ(step_work(plan, some_rates(), 8).update_cores_share, 0.5);
   EXPECT_EQ(step_work(plan, some_rates(), 1).cores_share, 1);
 }
 

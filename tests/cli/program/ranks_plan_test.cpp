@@ -59,6 +59,47 @@ TEST(RanksPlan, TakesTiersAndBatchFromAConfiguration) {
   EXPECT_THAT(result.err, HasSubstr("configuration: stage 3, weights on device"));
 }
 
+// A batch is that of all ranks.
+TEST(RanksPlan, DividesTheBatchByTheRanks) {
+  const TempDir directory;
+  write_file(directory.file("ds.json"),
+             R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2,
+                 "optimizer": {"type": "AdamW"}, "bf16": {"enabled": true}})");
+  const auto plan = [&](const char* ranks) {
+    return run_sluice({"plan", "--ranks", ranks, "--config", directory.file("ds.json"),
+                       "--parameters", "10M", "--json"});
+  };
+  const ProgramResult result = plan("1,4");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("micro-batch 2 x 4 (1 rank), 2 x 1 (4 ranks)"));
+  const Json::Value plans = parse_json(last_line(result.out))["plans"];
+  EXPECT_EQ(plans[0]["rank_bytes"]["inputs"].asUInt64(),
+            4 * plans[1]["rank_bytes"]["inputs"].asUInt64());
+  EXPECT_NEAR(plans[0]["seconds"]["compute"].asDouble(),
+              4 * plans[1]["seconds"]["compute"].asDouble(), 1e-9);
+  const ProgramResult refused = plan("1,3");
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("8 is not 2 x 1 x 3"));
+}
+
+TEST(RanksPlan, SaysWhatItLeavesOut) {
+  const TempDir directory;
+  write_file(directory.file("model.json"), kModelJson);
+  write_file(directory.file("ds.json"),
+             R"({"train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "AdamW"},
+                 "zero_optimization": {"stage": 3,
+                   "offload_optimizer": {"device": "cpu", "ratio": 0.5}},
+                 "sluice": {"speculative_bytes": "1GiB"}})");
+  const ProgramResult result =
+      run_sluice({"plan", "--ranks", "2", "--config", directory.file("ds.json"), "--model",
+                  directory.file("model.json"), "--rates", directory.file("none.json")});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out,
+              AllOf(HasSubstr("not counted: zero_optimization.offload_optimizer.ratio"),
+                    HasSubstr("not counted: sluice.speculative_bytes"),
+                    HasSubstr("no rates of this machine are stored for 2 ranks on a host")));
+}
+
 TEST(RanksPlan, SaysWhatIsShort) {
   const ProgramResult result = run_sluice(
       {"plan", "--ranks", "8", "--parameters", "70B", "--gpu-memory", "1GB", "--memory", "10GB"});
@@ -84,8 +125,14 @@ TEST(RanksPlan, RefusesWhatHasNoMeaning) {
               HasSubstr("--probe measures with a plan: give --config FILE and --model FILE"));
   EXPECT_THAT(error({"--ranks", "8", "--config", "c", "--model", "m", "--probe", "--drives", "2"}),
               HasSubstr("--drives gives what --probe measures"));
-  EXPECT_THAT(error({"--ranks", "8", "--parameters", "7B", "--max"}),
-              HasSubstr("--max is for the plan of one run"));
+  for (const char* flag : {"--data", "--eval-data", "--steps"})
+    EXPECT_THAT(error({"--ranks", "8", "--parameters", "7B", flag, "1"}),
+                HasSubstr(std::string(flag) + " is for the plan of one run"));
+  EXPECT_THAT(error({"--ranks", "8", "--parameters", "7B", "--rates", "r.json"}),
+              HasSubstr("--rates has rates of a model's plan"));
+  EXPECT_THAT(error({"--ranks", "8", "--config", "c", "--model", "m", "--rates", "r.json",
+                     "--flops", "1T"}),
+              HasSubstr("--flops gives what --rates has"));
   for (const char* rate : {"50", "50GB", "400Gb/s", "fast/s", "0GB/s"}) {
     EXPECT_THAT(error({"--ranks", "8", "--parameters", "7B", "--network", rate}),
                 HasSubstr("--network: expected a rate as in 50GB/s or 400Gbit/s"));

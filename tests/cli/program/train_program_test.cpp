@@ -78,7 +78,10 @@ TEST_F(TrainProgram, FlagsReachTheTrainingLibrary) {
 
 TEST_F(TrainProgram, APlanPredictsFromRatesThatAProbeLeft) {
   add_library();
-  write_file(directory_.file("ds.json"), kConfigJson);
+  write_file(directory_.file("ds.json"),
+             R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1,
+                 "optimizer": {"type": "AdamW", "params": {"lr": 0.0004}},
+                 "bf16": {"enabled": true}, "zero_optimization": {"stage": 3}})");
   std::vector<std::string> line = {directory_.file("bin/sluice"),
                                    "plan",
                                    "--config",

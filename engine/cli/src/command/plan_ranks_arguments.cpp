@@ -100,7 +100,8 @@ constexpr const char* kOfRanks[] = {
 // Rates that --probe measures.
 constexpr const char* kOfHardware[] = {"--drives", "--drive-rate", "--host-link", "--flops",
                                        "--update-rate"};
-constexpr const char* kOfOneRun[] = {"--data", "--init", "--epochs", "--max"};
+constexpr const char* kOfOneRun[] = {"--data",   "--init",      "--steps",
+                                     "--epochs", "--eval-data", "--max"};
 
 }  // namespace
 
@@ -155,12 +156,19 @@ void check_ranks(const CLI::App& command, const PlanArguments& arguments,
     SLUICE_CHECK(command.get_option(flag)->count() == 0,
                  std::string(flag) + " is for the plan of one run, without --ranks");
   }
+  const bool stores = command.get_option("--rates")->count() > 0;
+  SLUICE_CHECK(!stores || !model_path.empty(),
+               "--rates has rates of a model's plan: give --config FILE and --model FILE");
   if (arguments.probe) {
     SLUICE_CHECK(command.get_option("--config")->count() > 0 && !model_path.empty(),
                  "--probe measures with a plan: give --config FILE and --model FILE");
-    for (const char* flag : kOfHardware)
-      SLUICE_CHECK(command.get_option(flag)->count() == 0,
-                   std::string(flag) + " gives what --probe measures; leave out one of them");
+  }
+  for (const char* flag : kOfHardware) {
+    const bool given = command.get_option(flag)->count() > 0;
+    SLUICE_CHECK(!given || !arguments.probe,
+                 std::string(flag) + " gives what --probe measures; leave out one of them");
+    SLUICE_CHECK(!given || !stores,
+                 std::string(flag) + " gives what --rates has; leave out one of them");
   }
   SLUICE_CHECK(arguments.ranks.parameters == 0 || model_path.empty(),
                "--parameters and --model exclude each other; give one");

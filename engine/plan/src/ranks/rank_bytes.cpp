@@ -11,8 +11,6 @@ namespace {
 
 // Gathered units, and gradients of units: the one that computes, and one on its way.
 constexpr std::uint64_t kUnitsAtOnce = 2;
-// Two slots on the drive: one is committed, the other is being written.
-constexpr std::uint64_t kSlots = 2;
 
 bool states_are_away(const RankShape& shape) {
   return shape.states != Tier::device;
@@ -25,6 +23,11 @@ std::uint64_t state_memory_bytes(const RankShape& shape) {
 
 std::uint64_t state_bytes(const RankShape& shape) {
   return shape.states == Tier::nvme ? shape.format.element_bytes() : state_memory_bytes(shape);
+}
+
+std::uint64_t input_bytes(const RankShape& shape) {
+  return (shape.layers + 1) * shape.micro_batches * shape.micro_batch * shape.sequence *
+         shape.width * shape.weight_bytes;
 }
 
 void add(RankBytes& bytes, Tier tier, std::uint64_t count) {
@@ -43,17 +46,17 @@ RankBytes rank_bytes(const RankShape& shape, std::uint64_t ranks) {
   bytes.weights = shape.weight_bytes * (shape.stage == 3 ? shard : all);
   // Without offload an update finds its gradients on the device; with it, in host memory. Stages 0
   // and 1 divide gradients and states as stage 2 does (docs/decisions/0024-ranks-of-train.md).
-  if (!away && shape.waits_for_norm) bytes.device_gradients = shape.weight_bytes * shard;
-  if (away && shape.waits_for_norm) bytes.host_gradients = shape.weight_bytes * shard;
+  if (!away && shape.waits_for_norm) bytes.device_gradients = shape.gradient_bytes * shard;
+  if (away && shape.waits_for_norm) bytes.host_gradients = shape.gradient_bytes * shard;
   bytes.states = state_bytes(shape) * shard;
-  const std::uint64_t unit = shape.weight_bytes * shape.largest_unit;
-  bytes.gathered = kUnitsAtOnce * unit * (shape.stage == 3 ? 2 : 1);
-  bytes.inputs = (shape.layers + 1) * shape.micro_batches * shape.micro_batch * shape.sequence *
-                 shape.width * shape.weight_bytes;
+  const std::uint64_t gathered = shape.stage == 3 ? shape.weight_bytes : 0;
+  bytes.gathered = kUnitsAtOnce * (shape.gradient_bytes + gathered) * shape.largest_unit;
+  bytes.inputs = input_bytes(shape);
   add(bytes, shape.weights, bytes.weights);
-  add(bytes, Tier::device, bytes.device_gradients + bytes.gathered + bytes.inputs);
+  add(bytes, Tier::device, bytes.device_gradients + bytes.gathered);
+  add(bytes, shape.inputs, bytes.inputs);
   add(bytes, Tier::host, bytes.host_gradients);
-  add(bytes, shape.states, bytes.states * (shape.states == Tier::nvme ? kSlots : 1));
+  add(bytes, shape.states, bytes.states * (shape.states == Tier::nvme ? shape.slots : 1));
   return bytes;
 }
 
@@ -62,18 +65,22 @@ RankTraffic rank_traffic(const RankShape& shape, std::uint64_t ranks) {
   const auto count = static_cast<double>(ranks);
   const double shard = all / count;
   const auto element = static_cast<double>(shape.weight_bytes);
+  const auto gradient = static_cast<double>(shape.gradient_bytes);
   // Stage 3 gathers weights for forward and for backward; the others gather what was updated.
   const double gathers = shape.stage == 3 ? 2 : 1;
   const double others = (count - 1) / count;
   RankTraffic traffic;
   traffic.gather_bytes = gathers * element * all * others;
-  traffic.reduce_bytes = element * all * others;
+  traffic.reduce_bytes = static_cast<double>(shape.wire_bytes) * all * others;
   traffic.updated = shard;
   if (shape.weights != Tier::device) traffic.copy_bytes += gathers * element * shard;
   if (states_are_away(shape)) {
-    traffic.copy_bytes += element * shard;                                     // gradients
+    traffic.copy_bytes += gradient * shard;
     if (shape.weights == Tier::device) traffic.copy_bytes += element * shard;  // updated weights
   }
+  // Home in forward, back in backward.
+  if (shape.inputs != Tier::device)
+    traffic.input_bytes += 2 * static_cast<double>(input_bytes(shape));
   if (shape.states == Tier::nvme) {
     traffic.written_bytes += static_cast<double>(state_bytes(shape)) * shard;
     // An update finds the half of a split master that the weights are in their home.

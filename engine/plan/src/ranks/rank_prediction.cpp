@@ -45,14 +45,14 @@ RankPrediction links_of(const StepWork& work, const RankSetting& setting) {
   const auto ranks = static_cast<double>(setting.ranks);
   const auto on_host = static_cast<double>(std::min(setting.ranks_per_host, setting.ranks));
   // Ranks without GPUs share the cores of their host, and take turns where it has too few.
-  const double turns = std::max(on_host * work.cores_share, 1.0);
-  const double cores = work.shares_cores ? turns : 1;
+  const double turns = work.shares_cores ? std::max(on_host * work.cores_share, 1.0) : 1;
+  const double update_turns = std::max(on_host * work.update_cores_share, 1.0);
   const double others = (ranks - 1) / ranks;
   RankPrediction links;
-  links.compute_seconds = work.compute_seconds * cores;
-  links.copy_seconds = (work.sharded_copy_seconds / ranks + work.own_copy_seconds) * cores;
+  links.compute_seconds = work.compute_seconds * turns;
+  links.copy_seconds = (work.sharded_copy_seconds / ranks + work.own_copy_seconds) * turns;
   links.drive_seconds = (work.sharded_drive_seconds / ranks + work.own_drive_seconds) * on_host;
-  links.update_seconds = work.update_seconds * turns / ranks;
+  links.update_seconds = work.update_seconds * update_turns / ranks;
   links.gather_seconds = over(work.gathered_bytes * others, setting.network_bytes_per_second);
   links.reduce_seconds = over(work.reduced_bytes * others, setting.network_bytes_per_second);
   return links;
@@ -67,10 +67,11 @@ StepWork step_work(const RankShape& shape, const RankRates& rates) {
   work.compute_seconds = over(rank_flops(shape), rates.flops_per_second);
   work.update_seconds = over(one.updated, rates.update_elements_per_second);
   work.sharded_copy_seconds = over(one.copy_bytes, rates.copy_bytes_per_second);
+  work.own_copy_seconds = over(one.input_bytes, rates.copy_bytes_per_second);
   work.sharded_drive_seconds =
       over(one.read_bytes + one.written_bytes, rates.drive_bytes_per_second);
   work.gathered_bytes = (shape.stage == 3 ? 2 : 1) * weights;
-  work.reduced_bytes = weights;
+  work.reduced_bytes = static_cast<double>(shape.wire_bytes * shape.parameters);
   work.tokens = static_cast<double>(shape.micro_batches * shape.micro_batch * shape.sequence);
   work.overlap = shape.overlap;
   return work;
@@ -79,9 +80,11 @@ StepWork step_work(const RankShape& shape, const RankRates& rates) {
 StepWork step_work(const Plan& plan, const MachineRates& rates, int host_cores) {
   const Prediction all = predict(plan, rates);
   const Prediction sharded = predict(without_inputs(plan), rates);
-  double weights = 0;
+  double parameters = 0;
   for (const zero::UnitLayout& unit : plan.layouts)
-    weights += static_cast<double>(unit.param_count * size_of(plan.compute_dtype));
+    parameters += static_cast<double>(unit.param_count);
+  const double weights = parameters * static_cast<double>(size_of(plan.compute_dtype));
+  const DType wire = plan.config.zero.reduction.wire_dtype.value_or(plan.config.gradient_dtype());
   const int stage = plan.config.zero.stage;
   StepWork work;
   work.compute_seconds = all.compute_seconds;
@@ -91,12 +94,14 @@ StepWork step_work(const Plan& plan, const MachineRates& rates, int host_cores) 
   work.sharded_drive_seconds = sharded.drive_seconds;
   work.own_drive_seconds = all.drive_seconds - sharded.drive_seconds;
   work.gathered_bytes = (stage == 3 ? 2 * static_cast<double>(plan.passes()) : 1) * weights;
-  work.reduced_bytes = weights;
+  work.reduced_bytes = parameters * static_cast<double>(size_of(wire));
   work.tokens = all.tokens_per_second * all.step_seconds;
   work.shares_cores = !plan.device.gpu;
-  if (work.shares_cores)
-    work.cores_share =
-        std::min(static_cast<double>(plan.schedule.threads.compute) / host_cores, 1.0);
+  if (work.shares_cores) {
+    const Threads& threads = plan.schedule.threads;
+    work.cores_share = std::min(static_cast<double>(threads.compute) / host_cores, 1.0);
+    work.update_cores_share = std::min(static_cast<double>(threads.optimizer) / host_cores, 1.0);
+  }
   work.overlap = plan.config.sluice.overlap;
   work.beyond_bound = all.step_seconds - bound_of(work, links_of(work, {}));
   return work;

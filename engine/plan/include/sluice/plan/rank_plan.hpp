@@ -30,7 +30,11 @@ struct RankShape {
   int stage = 3;                                  // ZeRO's stage, 0 to 3
   offload::Tier weights = offload::Tier::device;  // other than device only in stage 3
   offload::Tier states = offload::Tier::device;   // other than device in stages 1 to 3
-  std::uint64_t weight_bytes = 2;                 // bytes of a weight, and of a gradient
+  offload::Tier inputs = offload::Tier::device;   // of units, kept for recompute
+  std::uint64_t weight_bytes = 2;                 // of a weight, and of an input
+  std::uint64_t gradient_bytes = 2;  // of a gradient, while it waits and on its way home
+  std::uint64_t wire_bytes = 2;      // of a gradient between ranks
+  std::uint64_t slots = 2;           // of states on NVMe; 1: nothing is committed
   models::StateFormat format;
   bool waits_for_norm = true;  // clipping or a loss scale: all gradients are kept until the norm
   bool recompute = true;       // forward is computed again in backward
@@ -49,8 +53,8 @@ struct RankBytes {
   std::uint64_t host_gradients = 0;    // a shard that waits for the norm, with offload
   std::uint64_t states = 0;            // on the shape's tier of states; NVMe: one slot
   std::uint64_t gathered = 0;          // on the device: two gathered units, two gradients of units
-  std::uint64_t inputs = 0;            // on the device: each unit's input, kept for recompute
-  // Sums by tier. NVMe has two slots for each state.
+  std::uint64_t inputs = 0;            // on the shape's tier: each unit's input, for recompute
+  // Sums by tier. NVMe has each state once in every slot.
   std::uint64_t device_bytes = 0;
   std::uint64_t host_bytes = 0;
   std::uint64_t nvme_bytes = 0;
@@ -62,7 +66,8 @@ RankBytes rank_bytes(const RankShape& shape, std::uint64_t ranks);
 struct RankTraffic {
   double gather_bytes = 0;  // received from other ranks: weights
   double reduce_bytes = 0;  // sent to other ranks: gradients
-  double copy_bytes = 0;    // between host and device, both directions
+  double copy_bytes = 0;    // between host and device, both directions; of a shard
+  double input_bytes = 0;   // as copy_bytes, inputs of units
   double read_bytes = 0;    // from the drives
   double written_bytes = 0;
   double updated = 0;  // elements that its update steps
@@ -95,7 +100,9 @@ struct StepWork {
   double tokens = 0;          // that a rank takes in a step
   double beyond_bound = 0;    // seconds of a one-rank step beyond its bound; 0 when unknown
   bool shares_cores = false;  // no GPU: compute, copies and update take turns on the cores
-  double cores_share = 1;     // of the host's cores, that the rank of these seconds has
+  // The rank of these seconds has such shares of the host's cores: to compute and copy, to update.
+  double cores_share = 1;
+  double update_cores_share = 1;
   bool overlap = true;
 };
 StepWork step_work(const RankShape& shape, const RankRates& rates);
