@@ -38,6 +38,7 @@ _REFUSALS: list[tuple[str, str]] = [
     (r"set_accelerator", "DS_ACCELERATOR=cpu or cuda chooses what get_accelerator() is, and \"sluice\": {\"device\"} where a model computes"),
     (r"rng_?(states_?)?tracker", "without tensor parallelism a rank has PyTorch's generators alone: torch.random.fork_rng()"),
     (r"(^|_)amp(_|$)|autocast", "bf16 and fp16 of the configuration choose the data type"),
+    (r"^(off|re)load_states$", "states are at their tiers at all times, and the device holds what the plan gives it"),
     (r"clip_", "gradient_clipping of the configuration clips, inside step()"),
     (r"_aml|aws_sm|in_dlts|mpi_discovery|_from_launcher", "the environment says the ranks: torchrun, mpirun or srun start them"),
     (

@@ -119,7 +119,7 @@ class SluiceEngine(EngineCheckpoints):
         self.tput_timer = ThroughputTimer()
         self._casts = self.fp16_auto_cast()
         self._last: Any = None
-        self._step_applied = False
+        self._step_applied = self._had_backward = False
 
     def _frozen_parts(self, model: nn.Module, groups: Any) -> contextlib.AbstractContextManager[list[nn.Parameter]]:
         """Without an optimizer no gradients and states are planned: the model is frozen then, and in its passes."""
@@ -181,6 +181,7 @@ class SluiceEngine(EngineCheckpoints):
         self._offloaded.hooks.recover()  # the step begins anew after a backward that failed
         at_boundary = self.is_gradient_accumulation_boundary()
         self._step_applied = False
+        self._had_backward = self._had_backward or self.loop.has_new_gradients
         self.micro_steps += 1
         self.loop.in_step += 1
         if not at_boundary:
@@ -196,6 +197,12 @@ class SluiceEngine(EngineCheckpoints):
     def _end_step(self, lr_kwargs: Mapping[str, Any] | None) -> None:
         in_step, self.loop.in_step = self.loop.in_step, 0
         has_loss = self.loop.has_loss
+        if not self._had_backward and ranks.world_size() == 1:  # one of several ranks may have no batch
+            log.warning(
+                "step %d has no backward before it: its gradients are zero, and weight decay and momentum move the weights",
+                self.global_steps + 1,
+            )
+        self._had_backward = False
         try:
             self._last = self.optimizer.end_step()
         except ValueError:  # nothing of the step has happened: its caller may mend the value and step again

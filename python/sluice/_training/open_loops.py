@@ -19,7 +19,7 @@ from .engine_module import engine_module
 
 log = logging.getLogger("sluice")
 
-_open: dict[Any, None] = {}  # loops of the extension, in the order in which every rank makes them
+_open: dict[Any, bool] = {}  # loops of the extension, in the order in which every rank makes them: whether they have several ranks
 _SECTIONS = ("offload_optimizer", "offload_param")
 
 
@@ -134,7 +134,7 @@ def add(loop: Any, user: object, *, has_ranks: bool, commits: bool) -> None:
     Ranks collect garbage at different moments, and a commit is a collective. So a loop of several ranks that commits stays
     until close() or the exit, and one that does not ends without waiting for its last updates.
     """
-    _open[loop] = None
+    _open[loop] = has_ranks
     if not (has_ranks and commits):
         weakref.finalize(user, _end_unwatched, loop, finishes=not has_ranks).atexit = False
 
@@ -149,7 +149,9 @@ def end(loop: Any, finishes: bool = True) -> None:
     _open.pop(loop, None)
     try:
         if finishes:
-            loop.finish()
+            ranks.set_doing("the end of its training")
+            with ranks.inside():
+                loop.finish()
     finally:
         loop.close()
         directories = _directories.pop(loop, None)
@@ -171,10 +173,13 @@ def _end_unwatched(loop: Any, finishes: bool = True) -> bool:
 
 @atexit.register
 def _end_all() -> None:
-    """A script that ends has its last step committed, and no thread of a loop outlives Python."""
+    """A script that ends has its last step committed, and no thread of a loop outlives Python.
+
+    A commit is of all ranks. One that has failed does not wait for the others, which may be in another call.
+    """
     has_failed = hasattr(sys, "last_value")  # the script's exception
-    for loop in list(_open):
-        has_failed = not _end_unwatched(loop) or has_failed
+    for loop, has_ranks in list(_open.items()):
+        has_failed = not _end_unwatched(loop, finishes=not (has_failed and has_ranks)) or has_failed
     ranks.end(has_failed)
 
 

@@ -12,6 +12,7 @@ import torch
 from .._errors import wrong_type
 from .._refusals import missing
 from ..runtime.zero.parameter_offload import DeepSpeedZeRoOffload
+from .saved.group_names import NAMES, check_order, names_in
 
 if TYPE_CHECKING:
     from ..engine import SluiceEngine
@@ -145,6 +146,10 @@ def values_of(group: Mapping[str, Any], number: int) -> dict[str, float]:
     return values
 
 
+# Values of a formula, which the first step fixes.
+_FIXED = ("amsgrad", "maximize", "nesterov", "lr_decay", "initial_accumulator_value")
+
+
 class TierOptimizer(torch.optim.Optimizer):
     """Parameter groups of a model over memory tiers, with the values of the next step; schedulers may change them.
 
@@ -173,6 +178,7 @@ class TierOptimizer(torch.optim.Optimizer):
         # Others have no values in a step, but their place in the list, which schedulers count.
         self._stepped = [_trains(group) for group in self.param_groups]
         self._keys = [{*_NUMBERS, "betas"} & set(group) for group in self.param_groups]
+        self._fixed = [{key: group.get(key) or 0 for key in _FIXED} for group in self.param_groups]
         self._step_values()  # raises now for what no step can have
 
     def end_step(self) -> Any:
@@ -206,6 +212,13 @@ class TierOptimizer(torch.optim.Optimizer):
         for number, (group, keys) in enumerate(zip(self.param_groups, self._keys)):
             if not keys <= group.keys():
                 raise ValueError(f"parameter group {number} has no {min(keys - group.keys())} any more: set it again")
+        for number, (group, fixed) in enumerate(zip(self.param_groups, self._fixed)):
+            for key, before in fixed.items():
+                if (group.get(key) or 0) != before:
+                    raise ValueError(
+                        f"parameter group {number} has {key}={group[key]!r}, which is fixed when the model is moved to its tiers: "
+                        "give it to the optimizer before, or take it back"
+                    )
         values = [values_of(group, number) for number, group in enumerate(self.param_groups)]
         self._check_momentum(values)
         return list(itertools.compress(values, self._stepped))
@@ -235,7 +248,10 @@ class TierOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """The values of the groups, and the steps taken. Moments are in a checkpoint of the engine's, or of :func:`sluice.offload`'s."""
-        values = [{key: value for key, value in group.items() if key != "params"} for group in self.param_groups]
+        values = [
+            {**{key: value for key, value in group.items() if key != "params"}, NAMES: names_in(self._offloaded.parameters, group)}
+            for group in self.param_groups
+        ]
         return {"param_groups": values, "steps": int(self._offloaded.loop.step)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -249,8 +265,9 @@ class TierOptimizer(torch.optim.Optimizer):
         saved_groups = state_dict["param_groups"]
         if len(saved_groups) != len(self.param_groups):
             raise ValueError(f"the state has {len(saved_groups)} parameter groups, and the optimizer has {len(self.param_groups)}")
+        check_order("the state", saved_groups, [names_in(self._offloaded.parameters, group) for group in self.param_groups])
         for group, saved in zip(self.param_groups, saved_groups):
-            group.update({key: value for key, value in saved.items() if key != "params"})
+            group.update({key: value for key, value in saved.items() if key not in ("params", NAMES)})
 
 
 _FOLLOWED = ("step", "zero_grad", "state_dict", "load_state_dict", "add_param_group")
@@ -297,6 +314,15 @@ class SluiceOptimizer(TierOptimizer):
     def optimizer(self) -> torch.optim.Optimizer:
         """Itself, as DeepSpeed's wrappers have the wrapped optimizer."""
         return self
+
+    @property
+    def clip_grad(self) -> float:
+        """Not there, as :meth:`__getattr__` says."""
+        raise AttributeError
+
+    @clip_grad.setter
+    def clip_grad(self, value: float) -> None:
+        raise missing(f"{type(self).__name__!r} object", "clip_grad")
 
     def set_lr(self, lr: float) -> None:
         """Sets the rate of all groups."""

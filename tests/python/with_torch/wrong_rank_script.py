@@ -44,7 +44,7 @@ def groups_of(model: torch.nn.Module, what: str, is_wrong: bool) -> list[dict[st
 def main() -> None:
     what, is_wrong = sys.argv[1], os.environ["RANK"] == "1"
     commits = what == "late"
-    keys = config("nvme" if commits else "cpu", Path(sys.argv[2]))
+    keys = config("nvme" if commits or what == "reads" else "cpu", Path(sys.argv[2]))
     keys["sluice"]["threads"] = {"compute": 1}
     if what == "rate" and is_wrong:
         keys["optimizer"]["params"]["lr"] = 0.5
@@ -70,6 +70,10 @@ def main() -> None:
             model.skips = what == "skip"
             if what == "values":
                 engine.optimizer.param_groups[0]["lr"] = 0.25
+        if what == "reads" and step == 2:
+            if is_wrong:
+                raise ValueError("no data")
+            engine.module_state_dict()
         if what == "boundary" and step == 2:
             engine.set_gradient_accumulation_boundary(is_wrong)
         if what == "save" and step == 2 and is_wrong:

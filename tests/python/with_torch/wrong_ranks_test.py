@@ -66,6 +66,13 @@ def test_ranks_that_wait_for_each_other_end() -> None:
     assert seconds < MOST_SECONDS
 
 
+def test_a_rank_that_fails_does_not_commit_while_another_reads(tmp_path: Path) -> None:
+    rank, output, seconds = run("reads", tmp_path)
+    assert rank.returncode == 1, output
+    assert "rank 1 (" in output, output
+    assert seconds < MOST_SECONDS
+
+
 def test_ranks_of_which_one_saves_end(tmp_path: Path) -> None:
     rank, output, seconds = run("save", tmp_path)
     assert rank.returncode == 1, output

@@ -7,6 +7,7 @@ While a parameter's values are here, its class is ``torch.nn.Parameter``, so a f
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
@@ -15,6 +16,8 @@ import torch
 from torch import nn
 
 from ..owners import owner_of
+
+log = logging.getLogger("sluice")
 
 # PyTorch's libraries do this with a parameter that is empty: they ask what it is, move modules, and set gradients.
 _ASKS = {
@@ -96,11 +99,27 @@ def refuse_copies() -> NoReturn:
 class Guards:
     """Which parameters of a model's units have the class that refuses. ``units``: the parameters that each one gathers.
 
-    Parameters of a class of their own, as quantized ones, are left alone.
+    Parameters of a class of their own, as quantized ones, are left alone. A warning names those that train.
     """
 
     def __init__(self, units: Iterable[Iterable[torch.Tensor]]) -> None:
-        self._units = [[each for each in unit if type(each) in (nn.Parameter, AbsentParameter)] for unit in units]
+        self._units: list[list[torch.Tensor]] = []
+        of_own_class: dict[torch.Tensor, None] = {}  # in order
+        for unit in units:
+            self._units.append([])
+            for each in unit:
+                if type(each) in (nn.Parameter, AbsentParameter):
+                    self._units[-1].append(each)
+                elif each.requires_grad:
+                    of_own_class[each] = None
+        if of_own_class:
+            names = [f"{_name_of(each)} ({type(each).__name__})" for each in of_own_class]
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            log.warning(
+                "parameters of a class of their own, %s%s, are empty while their unit does not compute, as all are; but reading or "
+                "writing them then is no error: it gives an empty result, or is lost",
+                names[0], more,
+            )  # fmt: skip
         for index in range(len(self._units)):
             self.left(index)
 
@@ -177,8 +196,9 @@ def _refuse(absent: torch.Tensor, what: str) -> NoReturn:
             f"{begin}its values are not here, since this is not the forward of its block. "
             "sluice.zero.register_external_parameter(module, parameter) brings them for the module whose forward uses them"
         )
+    when = "while its unit does not compute" if torch._C._current_graph_task_id() != -1 else "between passes"
     end = "; torch.zeros(parameter.ds_shape, dtype=parameter.dtype, device=parameter.device) has its shape" if what in _LIKE else ""
     raise RuntimeError(
-        f"{begin}its values are not here between passes, at every ZeRO stage. Inside sluice.zero.GatheredParameters(parameters) "
+        f"{begin}its values are not here {when}, at every ZeRO stage. Inside sluice.zero.GatheredParameters(parameters) "
         "they are, with modifier_rank=0 to change them; the model's state_dict() has copies" + end
     )

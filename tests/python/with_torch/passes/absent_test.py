@@ -229,3 +229,24 @@ def test_a_weight_of_a_block_outside_it_is_an_error_that_says_what_brings_it() -
     engine = engine_of(model)
     engine.backward(engine(torch.ones(2, 4)))
     engine.step()
+
+
+class Scaled(nn.Parameter):
+    """A class of its own, as libraries have."""
+
+
+def test_parameters_of_a_class_of_their_own_have_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[0].weight = Scaled(model[0].weight.detach())
+    engine = engine_of(model, config("cpu"))
+    assert "parameters of a class of their own, 0.weight (Scaled), are empty while their unit does not compute" in caplog.text
+    engine.destroy()
+
+
+def test_a_hook_of_a_backward_is_not_between_passes() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    engine = engine_of(model, config("cpu"))
+    model[1].register_full_backward_hook(lambda module, inputs, outputs: model[0].weight.norm() and None)
+    with pytest.raises(RuntimeError, match="its values are not here while its unit does not compute"):
+        engine.backward(engine(torch.ones(2, 4)).square().mean())
+    engine.destroy()
