@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -51,6 +52,8 @@ class FullStateDicts:
         }
 
     def _fill(self, module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: Any) -> None:
+        if _asks_for_names():
+            return
         for key, parameter in module._parameters.items():
             name = None if parameter is None else self._names.get(parameter)
             value = state_dict.get(prefix + key)
@@ -69,3 +72,14 @@ class FullStateDicts:
         filled: torch.Tensor = self._loop.parameter(name)
         self._filled[name] = filled
         return filled
+
+
+# PEFT takes only the keys of these state dicts, on rank 0 alone, where other ranks would be waited for.
+_NAMES_ONLY = {"adapter_state_dict", "adapter_state_dict_load_map"}
+
+
+def _asks_for_names() -> bool:
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__") in (__name__, "torch.nn.modules.module"):
+        frame = frame.f_back
+    return frame.f_code.co_name in _NAMES_ONLY and frame.f_globals.get("__name__") == "peft.utils.other"

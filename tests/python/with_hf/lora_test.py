@@ -73,3 +73,9 @@ def test_a_resumed_run_has_equal_losses_and_adapters(plain: tuple[Path, dict[str
     assert losses(resumed) == losses(report)
     name = "final/adapter_model.safetensors"
     assert (tmp_path / "output" / name).read_bytes() == (output / name).read_bytes()
+
+
+def test_ranks_save_modules_that_train_whole(tmp_path: Path) -> None:
+    zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
+    ds_json = write_config(tmp_path, zero_config(scheduler=None, zero_optimization=zero))
+    assert "saved as trained" in run("lora_ranks_script.py", tmp_path / "output", ds_json, ranks=2)
