@@ -101,6 +101,28 @@ TEST_F(NvmeTune, MistakesAreOneLine) {
   EXPECT_FALSE(std::filesystem::exists(dir_.file("t")));
 }
 
+TEST_F(NvmeTune, LeavesNoFileAfterAMistakeWhenItIsToCleanUp) {
+  const std::vector<std::string> flags = {"--out", dir_.file("t"), "--size", "16MiB", "--clean"};
+  const auto with_flags = [&](std::vector<std::string> line) {
+    line.insert(line.end(), flags.begin(), flags.end());
+    return line;
+  };
+  const std::string bench_file = dir_.file("bench.sluice");
+  expect_refused(4, "absent", with_flags({dir_.path(), dir_.file("absent")}));
+  EXPECT_FALSE(std::filesystem::exists(bench_file));
+  expect_refused(2, "expected at least 128",
+                 {dir_.path(), "--out", dir_.file("t"), "--size", "64KiB", "--clean"});
+  EXPECT_FALSE(std::filesystem::exists(bench_file));
+  const auto interrupt = [&](std::vector<std::string> line) {
+    line.insert(line.begin(), {"/usr/bin/timeout", "--preserve-status", "--signal", "INT", "1",
+                               sluice_program(), "nvme", "tune"});
+    return run_program(line);
+  };
+  const ProgramResult stopped = interrupt(with_flags({dir_.path(), "--seconds", "600"}));
+  EXPECT_EQ(stopped.exit_code, 130) << stopped.err;
+  EXPECT_FALSE(std::filesystem::exists(bench_file));
+}
+
 TEST_F(NvmeTune, PagesThatCannotBeWrittenAreRefusedBeforeAnythingIsMeasured) {
   const std::string page = dir_.file("none/page.html");
   const std::string swap = dir_.file("swap");
