@@ -236,6 +236,7 @@ TEST_F(NvmeBench, BadInputIsOneLineThatSaysWhat) {
   expect_refused(2, "change the number of tensors",
                  {dir_.path(), "--op", "swap", "--tensors", "9999", "--size", "8MiB"});
   expect_refused(2, "--slice", {dir_.path(), "--fio", "--slice", "0"});
+  expect_refused(2, "--slice: needs --fio", {dir_.path(), "--slice", "2"});
   expect_refused(4, "free", {dir_.path(), "--size", "8TiB"});
   expect_refused(2, "PATH", {});
 }
