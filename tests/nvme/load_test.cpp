@@ -72,15 +72,22 @@ TEST(BenchFile, IsRemovedWhereFillingItEndsEarly) {
   struct Stop {};
   const test::TempDir dir;
   IoEngine engine = engine_of(BackendKind::automatic);
-  const auto fill = [&] {
-    open_bench_file(dir.path(), 64 * kMiB, engine, DirectIo::automatic,
-                    [](std::uint64_t, std::uint64_t) { throw Stop(); });
+  const auto fill = [&](OlderFile after_failure = OlderFile::stays) {
+    open_bench_file(
+        dir.path(), 64 * kMiB, engine, DirectIo::automatic,
+        [](std::uint64_t, std::uint64_t) { throw Stop(); }, after_failure);
   };
   EXPECT_THROW(fill(), Stop);
   EXPECT_FALSE(std::filesystem::exists(dir.file("bench.sluice")));
   open_file(dir, kMiB, engine);
   EXPECT_THROW(fill(), Stop);
   EXPECT_TRUE(std::filesystem::exists(dir.file("bench.sluice"))) << "it was there before";
+  EXPECT_THROW(fill(OlderFile::goes), Stop);
+  EXPECT_FALSE(std::filesystem::exists(dir.file("bench.sluice")));
+  const SwapFile held = open_file(dir, kMiB, engine);
+  EXPECT_TRUE(bench_file_in_use(held.path()));
+  EXPECT_THROW(fill(OlderFile::goes), IoError);
+  EXPECT_TRUE(std::filesystem::exists(held.path())) << "another program measures";
 }
 
 TEST(BenchFile, IsNotMadeOverAFileThatHasAnotherName) {

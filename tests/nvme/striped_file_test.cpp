@@ -296,6 +296,10 @@ TEST(DriveRates, AreMeasuredAndLeaveNothingBehind) {
   EXPECT_TRUE(std::filesystem::is_empty(b.path()));
   const std::vector<std::string> absent{a.path(), a.path() + "/absent"};
   EXPECT_THROW(measure_drive_rates(absent, patterns, options), IoError);
+  EXPECT_THROW(check_drive_rates(absent, 256 * kKiB), IoError);
+  check_drive_rates(directories, 256 * kKiB);
+  EXPECT_THROW(check_drive_rates(directories, std::uint64_t{1} << 50U), DoesNotFit);
+  EXPECT_TRUE(std::filesystem::is_empty(a.path()));
 }
 
 TEST(SlowDrive, IsTheOneThatTheOthersWaitedFor) {

@@ -7,8 +7,10 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <numeric>
 
 #include "plans.hpp"
@@ -216,6 +218,24 @@ TEST(Rates, WhatEndsNeverIsNotReadOrReplaced) {
     EXPECT_FALSE(load_rates(path, "a").has_value()) << path;
     EXPECT_THROW(check_rates_path(path), InvalidArgument) << path;
     EXPECT_THROW(save_rates(path, "a", {compute_only(), "today"}), InvalidArgument) << path;
+  }
+}
+
+TEST(Rates, AFileThatCannotBeMadeIsNamedWithTheReason) {
+  const test::TempDir directory;
+  check_rates_path(directory.file("new/rates.json"));
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path())) << "what is only tried is not left";
+  const std::string path = directory.file(std::string(254, 'r'));  // too long for what is renamed
+  for (const auto& call :
+       {std::function<void()>([&] { check_rates_path(path); }), std::function<void()>([&] {
+          save_rates(path, "a", {compute_only(), "today"});
+        })}) {
+    try {
+      call();
+      ADD_FAILURE();
+    } catch (const IoError& error) {
+      EXPECT_EQ(error.code().value(), ENAMETOOLONG) << error.what();
+    }
   }
 }
 

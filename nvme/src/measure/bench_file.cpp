@@ -1,5 +1,6 @@
 #include "sluice/nvme/bench_file.hpp"
 
+#include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #include "measure/pages.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/fd.hpp"
 
 namespace sluice::nvme {
 
@@ -107,7 +109,8 @@ bool holds_pattern(const SwapFile& file, std::uint64_t size_bytes, IoEngine& eng
 }
 
 SwapFile open_bench_file(const std::string& directory, std::uint64_t size_bytes, IoEngine& engine,
-                         DirectIo direct, const BenchFileProgress& progress) {
+                         DirectIo direct, const BenchFileProgress& progress,
+                         OlderFile after_failure) {
   check_directory(directory);
   const std::uint64_t whole = align_up(size_bytes, kPageBytes);
   const std::string path = directory + "/" + std::string(kBenchFileName);
@@ -127,15 +130,25 @@ SwapFile open_bench_file(const std::string& directory, std::uint64_t size_bytes,
                   "when that is done");
   }
   const std::uint64_t present = file.size_bytes();
-  if (present >= whole && holds_pattern(file, whole, engine, kCheckedPages)) return file;
   try {
+    if (present >= whole && holds_pattern(file, whole, engine, kCheckedPages)) return file;
     file.allocate(std::max(whole, present));
     write_whole(file, whole, engine, progress);
   } catch (...) {
-    if (present == 0) ::unlink(file.path().c_str());  // this call created it
+    // Without content, this call created it.
+    if (present == 0 || after_failure == OlderFile::goes) ::unlink(file.path().c_str());
     throw;
   }
   return file;
+}
+
+bool bench_file_in_use(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!fd && (errno == ENOENT || errno == EACCES)) return false;
+  if (!fd) throw IoError(errno, "open", path);
+  if (::flock(fd.get(), LOCK_SH | LOCK_NB) == 0) return false;
+  if (errno == EWOULDBLOCK) return true;
+  throw IoError(errno, "flock", path);
 }
 
 }  // namespace sluice::nvme

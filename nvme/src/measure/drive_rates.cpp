@@ -15,6 +15,7 @@ namespace sluice::nvme {
 namespace {
 
 constexpr std::uint64_t kLeastFileBytes = 8 * kMiB;  // a smaller file does not measure a drive
+constexpr std::uint64_t kFreePart = 4;               // at most a quarter of the free space is used
 
 // An unlinked file, open for direct I/O where possible.
 SwapFile make_nameless(const std::string& directory, std::uint64_t size_bytes) {
@@ -30,11 +31,11 @@ SwapFile make_nameless(const std::string& directory, std::uint64_t size_bytes) {
   return file;
 }
 
-// One size for all drives: at most a quarter of the free bytes on the fullest drive.
+// One size for all drives, which the fullest drive has room for.
 std::uint64_t file_bytes_for(std::span<const std::string> directories, std::uint64_t most_bytes) {
   std::uint64_t size_bytes = most_bytes;
   for (const std::string& directory : directories)
-    size_bytes = std::min(size_bytes, free_disk_bytes(directory) / 4);
+    size_bytes = std::min(size_bytes, free_disk_bytes(directory) / kFreePart);
   return align_down(size_bytes, kMiB);
 }
 
@@ -102,6 +103,19 @@ std::vector<std::vector<double>> measure_drive_rates(std::span<const std::string
     finish_all(measured);
   }
   return rates;
+}
+
+void check_drive_rates(std::span<const std::string> directories, std::uint64_t block_bytes) {
+  // Rounded as the size of the measured file is.
+  const std::uint64_t file_bytes = align_up(align_up(kLeastFileBytes, block_bytes), kMiB);
+  for (const std::string& directory : directories) {
+    const std::uint64_t free_bytes = free_disk_bytes(directory);
+    if (free_bytes < kFreePart * file_bytes)
+      throw DoesNotFit(directory + ": " + format_bytes(free_bytes) +
+                       " are free, too little to measure its drive: that needs " +
+                       format_bytes(kFreePart * file_bytes));
+    make_nameless(directory, file_bytes);
+  }
 }
 
 std::optional<std::size_t> slow_drive(std::span<const double> busy_seconds) {

@@ -6,6 +6,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/nvme/bench_file.hpp"
 #include "sluice/offload/checkpoint_folder.hpp"
 #include "sluice/offload/directory_lock.hpp"
 #include "sluice/offload/swap_directory.hpp"
@@ -90,27 +91,34 @@ std::string describe(const std::string& directory, const std::string& path, Clea
   if (path == rank_manifest_path(directory)) return "manifest: what is committed on all ranks";
   if (path == prepared_path(directory)) return "manifest that not all ranks committed";
   if (path == manifest_draft_path(directory)) return "manifest that was not finished";
-  if (path == bench_path(directory)) return "file of a bench";
   if (path == label_path(directory)) return "label of a part of a striped run";
   if (path != slot_path(directory, 0) && path != slot_path(directory, 1) && !is_part_file(path))
     return "scratch of a run";
   return scope == CleanScope::everything ? "states" : "states, nothing committed among them";
 }
 
-// All files of the directory that may be removed, in the order of removal, but for the manifest and
-// the lock.
+// All files of a store in the directory that may be removed, in the order of removal, but for the
+// manifest and the lock.
 std::vector<std::string> candidates_in(const std::string& directory) {
   std::vector<std::string> paths;
   for (const StoreFile& file : list_store_files(directory)) {
     if (file.path != manifest_path(directory)) paths.push_back(file.path);
   }
-  paths.push_back(bench_path(directory));
   return paths;
 }
 
 void add_file(const std::string& path, const std::string& what, CleanReport& report) {
   if (!is_regular_file(path)) return;
   report.files.push_back({path, file_length_bytes(path), file_disk_bytes(path), what});
+}
+
+void add_bench_file(const std::string& directory, CleanReport& report) {
+  const std::string path = bench_path(directory);
+  if (is_regular_file(path) && nvme::bench_file_in_use(path)) {
+    report.measured_files.push_back(path);
+  } else {
+    add_file(path, "file of a bench", report);
+  }
 }
 
 // A longer file of this name is something else's.
@@ -139,6 +147,7 @@ CleanReport find_files(const std::string& directory, CleanScope scope) {
     for (const std::string& path : candidates_in(part)) {
       if (needed_paths.count(path) == 0) add_file(path, describe(part, path, scope), report);
     }
+    add_bench_file(part, report);
     if (scope == CleanScope::everything && part != directory) add_lock(part, report);
   }
   return report;
@@ -171,6 +180,11 @@ bool is_dead(const CheckpointFolder& folder) {
          holds_nothing_but_a_lock(folder.path);
 }
 
+void add_measured(const CleanReport& from, CleanReport& to) {
+  to.measured_files.insert(to.measured_files.end(), from.measured_files.begin(),
+                           from.measured_files.end());
+}
+
 void add_checkpoint(const CheckpointFolder& folder, CleanScope scope, CleanReport& report) {
   if (fs::is_symlink(folder.path) || has_manifest_of_something_else(folder.path)) return;
   const bool dead = is_dead(folder);
@@ -180,12 +194,14 @@ void add_checkpoint(const CheckpointFolder& folder, CleanScope scope, CleanRepor
     if (dead) file.what = "checkpoint that was not finished";
     report.files.push_back(std::move(file));
   }
+  add_measured(found, report);
 }
 
 void move_files(CleanReport& from, CleanReport& to) {
   to.files.insert(to.files.end(), from.files.begin(), from.files.end());
   to.missing_directories.insert(to.missing_directories.end(), from.missing_directories.begin(),
                                 from.missing_directories.end());
+  add_measured(from, to);
 }
 
 // One rank's store with its lock and folder. A striped one has a folder on each drive. Returns the

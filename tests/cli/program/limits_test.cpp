@@ -94,9 +94,15 @@ class LimitsOfMounts : public Limits {
   ~LimitsOfMounts() override {
     if (mounted_) ::umount2(swap().c_str(), MNT_DETACH);
   }
-  bool mount(const char* type) {
-    mounted_ = ::mount(type, swap().c_str(), type, 0, nullptr) == 0;
+  bool mount(const char* type, unsigned long flags = 0, const char* options = nullptr) {
+    mounted_ = ::mount(type, swap().c_str(), type, flags, options) == 0;
     return mounted_;
+  }
+  // A plan that measures the drive of swap() first.
+  ProgramResult probe(const std::string& rates) const {
+    plan(on_drive(), "");  // writes the configuration
+    return run_sluice(
+        {"plan", "--config", config(), "--model", model(), "--probe", "--rates", rates});
   }
 
  private:
@@ -126,6 +132,25 @@ TEST_F(LimitsOfMounts, APlanSaysThatFilesGoThroughThePageCache) {
   const ProgramResult strict = plan(on_drive(), "\"strict\": true");
   EXPECT_EQ(strict.exit_code, 2);
   EXPECT_THAT(strict.err, HasSubstr("O_DIRECT"));
+}
+
+TEST_F(LimitsOfMounts, AProbeNeedsRoomOnTheDriveBeforeItMeasures) {
+  if (!mount("tmpfs", 0, "size=20m")) GTEST_SKIP() << "mounting is not permitted here";
+  const ProgramResult result = probe(swap() + "/rates.json");
+  EXPECT_EQ(result.exit_code, 3) << result.err;
+  EXPECT_EQ(result.err, "sluice: " + swap() +
+                            ": 20.0 MiB are free, too little to measure its drive: that needs "
+                            "32.0 MiB\n");
+  EXPECT_TRUE(std::filesystem::is_empty(swap()));
+}
+
+TEST_F(LimitsOfMounts, AProbeNeedsAFileForItsRatesBeforeItMeasures) {
+  if (!mount("tmpfs", MS_RDONLY)) GTEST_SKIP() << "mounting is not permitted here";
+  for (const std::string& rates : {swap() + "/rates.json", swap() + "/new/rates.json"}) {
+    const ProgramResult result = probe(rates);
+    EXPECT_EQ(result.exit_code, 4) << result.err;
+    EXPECT_THAT(result.err, HasSubstr(rates + ": write: Read-only file system"));
+  }
 }
 
 TEST_F(Limits, APlanSaysThatASwapDirectoryIsMissing) {

@@ -136,6 +136,22 @@ TEST_F(NvmeBench, RefusesAPageInPlaceOfWhatIsMeasuredOrOfARun) {
   EXPECT_EQ(std::filesystem::file_size(dir_.file("manifest.json")), 2U);
 }
 
+TEST_F(NvmeBench, WritesAPageThroughALink) {
+  const std::string link = dir_.file("page.html"), page = dir_.file("elsewhere.html");
+  const std::string swap = dir_.file("swap");
+  std::filesystem::create_directory(swap);
+  std::filesystem::create_symlink("elsewhere.html", link);
+  expect_refused(4, "free", {swap, "--html", link, "--size", "8TiB"});
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_FALSE(std::filesystem::exists(page)) << "what is only tried is not left";
+  measure({swap, "--html", link, "--clean"});
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_THAT(file_text(page), HasSubstr("<svg"));
+  std::filesystem::remove(link);
+  std::filesystem::create_symlink(swap + "/bench.sluice", link);
+  expect_refused(2, "is the file that is measured", {swap, "--html", link});
+}
+
 TEST_F(NvmeBench, RefusesADriveThatAnotherBenchMeasures) {
   measure({dir_.path()});
   const int fd = ::open(dir_.file("bench.sluice").c_str(), O_RDWR);
@@ -220,6 +236,7 @@ TEST_F(NvmeBench, BadInputIsOneLineThatSaysWhat) {
   expect_refused(2, "change the number of tensors",
                  {dir_.path(), "--op", "swap", "--tensors", "9999", "--size", "8MiB"});
   expect_refused(2, "--slice", {dir_.path(), "--fio", "--slice", "0"});
+  expect_refused(2, "--slice: needs --fio", {dir_.path(), "--slice", "2"});
   expect_refused(4, "free", {dir_.path(), "--size", "8TiB"});
   expect_refused(2, "PATH", {});
 }

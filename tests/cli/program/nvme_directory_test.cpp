@@ -1,7 +1,9 @@
 // `sluice nvme verify` and `sluice nvme clean` as their users run them.
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -10,6 +12,7 @@
 #include "cli/json_text.hpp"
 #include "cli/run_program.hpp"
 #include "offload/swap/swap_test_support.hpp"
+#include "sluice/base/fd.hpp"
 #include "sluice/nvme/bench_file.hpp"
 #include "sluice/offload/checkpoint_folder.hpp"
 #include "sluice/offload/directory_lock.hpp"
@@ -25,6 +28,7 @@ using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr int kExitStorage = 4;
 constexpr std::uint64_t kSomeBytes = 4 * kChecksumChunkBytes + 123 + 100 + 1;  // of some_shards()
@@ -245,6 +249,22 @@ TEST_F(NvmeDirectory, IsClearedOfLeftoversAndStaysWhole) {
   EXPECT_EQ(manifest, file_text(dir_.file("manifest.json")));
   EXPECT_EQ(run("verify").exit_code, 0);
   EXPECT_THAT(run("clean").out, HasSubstr(": nothing to remove; step 8 stays committed"));
+}
+
+TEST_F(NvmeDirectory, KeepsTheFileOfABenchThatIsMeasuring) {
+  commit_first(8);
+  leave_leftovers();
+  const std::string bench_file = dir_.file(std::string(nvme::kBenchFileName));
+  const UniqueFd held(::open(bench_file.c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(::flock(held.get(), LOCK_EX | LOCK_NB), 0);
+  for (const char* flag : {"--dry-run", "--committed"}) {
+    const ProgramResult result = run("clean", {flag});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.err, HasSubstr(bench_file + ": is measured now by another program"));
+    EXPECT_THAT(result.out, Not(HasSubstr("file of a bench")));
+  }
+  EXPECT_THAT(names_there(), ElementsAre("bench.sluice", "notes.txt"));
+  EXPECT_EQ(run_json("clean", 0)["measured_files"][0].asString(), bench_file);
 }
 
 TEST_F(NvmeDirectory, ListsWithDryRunAndRemovesNothing) {

@@ -32,10 +32,25 @@ class NvmeTune : public ::testing::Test {
 };
 
 TEST_F(NvmeTune, ReplacesNothingButSettings) {
-  write_file(dir_.file("ds.json"), R"({"train_batch_size": 1, "aio": {"queue_depth": 5}})");
-  expect_refused(2, "something else than settings",
-                 {dir_.path(), "--out", dir_.file("ds.json"), "--size", "16MiB"});
-  EXPECT_THAT(file_text(dir_.file("ds.json")), HasSubstr("train_batch_size"));
+  const std::string out = dir_.file("ds.json");
+  for (const std::string text : {
+           R"({"train_batch_size": 1, "aio": {"queue_depth": 5}})",
+           R"({"sluice": {"checkpoint_dir": "/data/ckpt"}, "aio": {"queue_depth": 5}})",
+           R"({"aio": {"overlap_events": true}})",
+           R"({"aio": {"queue_depth": 5}, "sluice": {"io": {"drive_weights": [1, 2]}}})",
+           R"({"aio": {"queue_depth": {"depth": 5}}})",
+           R"({"aio": {"queue_depth": [5]}})",
+           "{\"aio\": {\"queue_depth\": 5}}  // measured in May",
+       }) {
+    write_file(out, text);
+    expect_refused(2, "something else than settings",
+                   {dir_.path(), "--out", out, "--size", "16MiB"});
+    EXPECT_EQ(file_text(out), text);
+  }
+  for (const std::size_t length : {10'000, 100'000}) {
+    write_file(out, std::string(length, '['));
+    expect_refused(2, "something else than settings", {dir_.path(), "--out", out});
+  }
   EXPECT_FALSE(std::filesystem::exists(dir_.file("bench.sluice")));
 }
 
@@ -44,6 +59,9 @@ TEST_F(NvmeTune, WritesSettingsThatAConfigurationTakesUnchanged) {
   const ProgramResult result = tune({dir_.path(), "--out", out, "--html", page, "--size", "16MiB",
                                      "--seconds", "5", "--backend", "threads", "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
+  // Both files may be replaced by a later tuning; the size is what is refused.
+  expect_refused(2, "is too small to tune on",
+                 {dir_.path(), "--out", out, "--html", page, "--size", "64KiB"});
   const Json::Value report = parse_json(result.out);
   EXPECT_LT(report["seconds"].asDouble(), 20);
   EXPECT_GT(report["surface"].size(), 4U) << "as many as the drive had time for";
@@ -81,6 +99,28 @@ TEST_F(NvmeTune, MistakesAreOneLine) {
   expect_refused(2, "add --overwrite", {dir_.file("data"), "--out", dir_.file("t")});
   EXPECT_EQ(file_text(dir_.file("data")), std::string(1 << 20, 'x'));
   EXPECT_FALSE(std::filesystem::exists(dir_.file("t")));
+}
+
+TEST_F(NvmeTune, LeavesNoFileAfterAMistakeWhenItIsToCleanUp) {
+  const std::vector<std::string> flags = {"--out", dir_.file("t"), "--size", "16MiB", "--clean"};
+  const auto with_flags = [&](std::vector<std::string> line) {
+    line.insert(line.end(), flags.begin(), flags.end());
+    return line;
+  };
+  const std::string bench_file = dir_.file("bench.sluice");
+  expect_refused(4, "absent", with_flags({dir_.path(), dir_.file("absent")}));
+  EXPECT_FALSE(std::filesystem::exists(bench_file));
+  expect_refused(2, "expected at least 128",
+                 {dir_.path(), "--out", dir_.file("t"), "--size", "64KiB", "--clean"});
+  EXPECT_FALSE(std::filesystem::exists(bench_file));
+  const auto interrupt = [&](std::vector<std::string> line) {
+    line.insert(line.begin(), {"/usr/bin/timeout", "--preserve-status", "--signal", "INT", "1",
+                               sluice_program(), "nvme", "tune"});
+    return run_program(line);
+  };
+  const ProgramResult stopped = interrupt(with_flags({dir_.path(), "--seconds", "600"}));
+  EXPECT_EQ(stopped.exit_code, 130) << stopped.err;
+  EXPECT_FALSE(std::filesystem::exists(bench_file));
 }
 
 TEST_F(NvmeTune, PagesThatCannotBeWrittenAreRefusedBeforeAnythingIsMeasured) {

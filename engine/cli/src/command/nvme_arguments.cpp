@@ -159,6 +159,7 @@ void add_bench(CLI::App& group, Building& building) {
            arguments.html_path);
   when_named(command, building, [&building, &command] {
     NvmeBenchArguments& asked = building.nvme_bench;
+    SLUICE_CHECK(asked.fio || command.get_option("--slice")->count() == 0, "--slice: needs --fio");
     // Rounds for an interval of the ratio.
     constexpr double kSecondsWithFio = 8;
     if (asked.fio && command.get_option("--seconds")->count() == 0) asked.seconds = kSecondsWithFio;

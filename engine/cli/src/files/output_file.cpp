@@ -15,24 +15,27 @@
 
 namespace sluice::cli {
 
-void write_file(const std::string& path, const std::string& text) {
-  errno = 0;
-  std::ofstream file(path, std::ios::trunc);
-  file << text;
-  file.close();
-  if (file) return;
-  const int error_number = errno != 0 ? errno : EIO;
-  std::error_code ignored;
-  if (std::filesystem::is_regular_file(path, ignored)) std::filesystem::remove(path, ignored);
-  throw IoError(error_number, "write", path);
-}
-
 namespace {
+
+namespace fs = std::filesystem;
+
+// The file that opening `path` opens or makes: `path`, or what symbolic links lead to, which need
+// not exist. The kernel follows as many links.
+std::string behind_links(const std::string& path) {
+  constexpr int kMostLinks = 40;
+  fs::path file(path);
+  std::error_code error;
+  for (int i = 0; i < kMostLinks && fs::is_symlink(file, error); ++i) {
+    const fs::path target = fs::read_symlink(file, error);
+    if (error) break;
+    file = file.parent_path() / target;  // an absolute target replaces all of it
+  }
+  return file.string();
+}
 
 // Whether `path` names the input, or the bench file in it. Other names of the file count, and so
 // does a file that does not exist yet.
 bool is_input(const std::string& path, const std::string& input) {
-  namespace fs = std::filesystem;
   std::error_code ignored;
   for (const fs::path& file : {fs::path(input), fs::path(input) / nvme::kBenchFileName}) {
     if (fs::equivalent(path, file, ignored)) return true;
@@ -45,6 +48,18 @@ bool is_input(const std::string& path, const std::string& input) {
 
 }  // namespace
 
+void write_file(const std::string& path, const std::string& text) {
+  errno = 0;
+  std::ofstream file(path, std::ios::trunc);
+  file << text;
+  file.close();
+  if (file) return;
+  const int error_number = errno != 0 ? errno : EIO;
+  std::error_code ignored;
+  if (fs::is_regular_file(path, ignored)) fs::remove(behind_links(path), ignored);
+  throw IoError(error_number, "write", path);
+}
+
 void check_writable(const std::string& flag, const std::string& path,
                     const std::vector<std::string>& inputs, const std::string& what_inputs_are) {
   struct stat status {};
@@ -52,13 +67,14 @@ void check_writable(const std::string& flag, const std::string& path,
   SLUICE_CHECK(!exists || !S_ISDIR(status.st_mode), flag + ": " + path + ": this is a directory");
   if (exists && !S_ISREG(status.st_mode))
     return;  // opening a pipe would be noticed at its other end
+  const std::string file = behind_links(path);
   for (const std::string& input : inputs)
-    SLUICE_CHECK(!is_input(path, input), flag + ": " + path + ": is " + what_inputs_are);
-  SLUICE_CHECK(!offload::is_run_file(path),
+    SLUICE_CHECK(!is_input(file, input), flag + ": " + path + ": is " + what_inputs_are);
+  SLUICE_CHECK(!offload::is_run_file(file),
                flag + ": " + path + ": is part of a training run, and would be replaced");
   const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
   if (!fd) throw IoError(errno, "open", path, 0, 0, "given as " + flag);
-  if (!exists) ::unlink(path.c_str());
+  if (!exists) ::unlink(file.c_str());  // a link to it stays
 }
 
 }  // namespace sluice::cli

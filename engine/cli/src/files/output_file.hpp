@@ -7,7 +7,8 @@
 
 namespace sluice::cli {
 
-// Writes the text as the whole file; after a failure no partial file is left. Throws IoError.
+// Writes the text as the whole file, which may be behind links; after a failure no partial file is
+// left, and a link stays. Throws IoError.
 void write_file(const std::string& path, const std::string& text);
 
 // Whether write_file can write `path`; changes nothing. `flag` is how `path` was given. Throws

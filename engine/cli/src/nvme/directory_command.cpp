@@ -232,6 +232,9 @@ int run_nvme_clean(const NvmeCleanArguments& arguments, Session& session) {
     console.log(LogLevel::warn,
                 missing + ": is missing, or has nothing of this run; its files stay");
   }
+  for (const std::string& measured : report.measured_files) {
+    console.log(LogLevel::warn, measured + ": is measured now by another program, and stays");
+  }
   console.print(clean_summary(directory, arguments, report, freed_bytes));
 
   Json::Value object(Json::objectValue);
@@ -239,6 +242,9 @@ int run_nvme_clean(const NvmeCleanArguments& arguments, Session& session) {
   object["dry_run"] = arguments.dry_run;
   object["files"] = files;
   object["freed_bytes"] = Json::UInt64(freed_bytes);
+  object["measured_files"] = Json::Value(Json::arrayValue);
+  for (const std::string& measured : report.measured_files)
+    object["measured_files"].append(valid_utf8(measured));
   object["kept_step"] = optional_step(newest_step(report), !arguments.committed);
   object["removed_step"] = optional_step(newest_step(report), arguments.committed);
   object["checkpoints"] = Json::Value(Json::arrayValue);

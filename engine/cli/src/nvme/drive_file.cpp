@@ -3,10 +3,13 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <exception>
 #include <filesystem>
+#include <utility>
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/log.hpp"
 #include "sluice/nvme/bench_file.hpp"
 #include "sluice/nvme/file_system.hpp"
 #include "sluice/nvme/io_engine.hpp"
@@ -65,7 +68,7 @@ std::optional<std::uint64_t> bench_file_bytes(const std::string& path,
 
 DriveFile::DriveFile(const std::string& path, const DriveFileOptions& options,
                      const Progress& progress)
-    : path_(path), own_(is_directory(path)) {
+    : path_(path), own_(is_directory(path)), clean_(own_ && options.clean) {
   const bool writes = !options.written_by.empty();
   SLUICE_CHECK(own_ || !writes || options.overwrite,
                path + ": is a file, which " + options.written_by +
@@ -76,7 +79,8 @@ DriveFile::DriveFile(const std::string& path, const DriveFileOptions& options,
         kFillOptions);
     size_bytes_ = *bench_file_bytes(path, options);
     file_ = std::make_unique<nvme::SwapFile>(
-        nvme::open_bench_file(path, size_bytes_, engine, nvme::DirectIo::automatic, progress));
+        nvme::open_bench_file(path, size_bytes_, engine, nvme::DirectIo::automatic, progress,
+                              clean_ ? nvme::OlderFile::goes : nvme::OlderFile::stays));
     return;
   }
   if (writes) check_is_no_runs(path);
@@ -95,8 +99,18 @@ DriveFile::DriveFile(const std::string& path, const DriveFileOptions& options,
   size_bytes_ = align_down(size_bytes_, options.multiple_bytes);
 }
 
+DriveFile::~DriveFile() {
+  if (!file_) return;
+  try {
+    clean();
+  } catch (const std::exception& error) {
+    log(LogLevel::warn, error.what());
+  }
+}
+
 void DriveFile::clean() {
-  if (own_) std::filesystem::remove(file_->path());
+  // Once: another program may make a file of this name afterwards.
+  if (std::exchange(clean_, false)) std::filesystem::remove(file_->path());
 }
 
 std::vector<DriveFile> open_drive_files(const std::vector<std::string>& paths,

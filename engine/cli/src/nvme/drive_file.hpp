@@ -23,6 +23,7 @@ struct DriveFileOptions {
   // read.
   std::string written_by;
   bool overwrite = false;  // an existing file may be written to
+  bool clean = false;      // the bench file is removed in the end
   nvme::BackendKind backend = nvme::BackendKind::automatic;
   unsigned io_threads = 8;
 };
@@ -40,20 +41,25 @@ class DriveFile {
   // Opens the file. In a directory the constructor makes the bench file and fills it, with calls of
   // `progress`. Throws InvalidArgument, IoError.
   DriveFile(const std::string& path, const DriveFileOptions& options, const Progress& progress);
+  ~DriveFile();  // with `clean`: removes the bench file of a directory
+  DriveFile(DriveFile&&) noexcept = default;
+  DriveFile& operator=(DriveFile&&) = delete;
 
   const std::string& path() const { return path_; }  // as given
   // Whether this program made the file, so that its content is known.
   bool own() const { return own_; }
   std::uint64_t size_bytes() const { return size_bytes_; }
   const nvme::SwapFile& file() const { return *file_; }
-  // Removes the bench file of a directory; a file that existed before stays.
+  // With `clean`: removes the bench file of a directory now, which frees its room. A file that was
+  // given as PATH stays. Throws std::filesystem::filesystem_error.
   void clean();
 
  private:
   std::string path_;
   bool own_ = false;
+  bool clean_ = false;
   std::uint64_t size_bytes_ = 0;
-  std::unique_ptr<nvme::SwapFile> file_;
+  std::unique_ptr<nvme::SwapFile> file_;  // null: moved from
 };
 
 // Opens all paths, with a bar on the console while files are filled. Prints a warning for a file

@@ -7,6 +7,7 @@
 
 #include "process/signals.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/nvme/drive_rates.hpp"
 #include "train/train_library_loader.hpp"
 
 namespace sluice::cli {
@@ -18,6 +19,7 @@ void KnownRates::measure(const plan::Plan& plan, Session& session) {
       throw IoError(ENOENT, "swap directory", directory, 0, 0,
                     "--probe measures its drive: create it first");
   }
+  nvme::check_drive_rates(plan.swap_directories(), plan.config.aio.block_size);
   const StopSignals signals;
   plan::SavedRates saved;
   saved.rates = load_train_library().probe(

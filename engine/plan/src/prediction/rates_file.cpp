@@ -1,8 +1,10 @@
+#include <fcntl.h>
 #include <json/json.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -88,6 +90,11 @@ std::optional<Json::Value> entries_of(const std::string& path) {
   return root["sluice_rates"];
 }
 
+// The file is written under this name and then renamed to `path`.
+std::string temporary_name(const std::string& path) {
+  return path + "." + std::to_string(::getpid());
+}
+
 Json::Value replaceable_entries(const std::string& path) {
   std::optional<Json::Value> entries = entries_of(path);
   SLUICE_CHECK(entries.has_value(),
@@ -169,6 +176,15 @@ std::optional<SavedRates> load_rates(const std::string& path, const std::string&
 
 void check_rates_path(const std::string& path) {
   replaceable_entries(path);
+  // save_rates() makes the folders that are absent.
+  fs::path folder = fs::path(path).parent_path();
+  std::error_code error;
+  while (!folder.empty() && !fs::exists(folder, error) && !error) folder = folder.parent_path();
+  if (error) throw IoError(error.value(), "stat", folder.string());
+  const std::string temporary = temporary_name((folder / fs::path(path).filename()).string());
+  const UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  if (!fd) throw IoError(errno, "write", path);
+  ::unlink(temporary.c_str());
 }
 
 void save_rates(const std::string& path, const std::string& key, const SavedRates& saved) {
@@ -190,15 +206,17 @@ void save_rates(const std::string& path, const std::string& key, const SavedRate
   const fs::path parent = fs::path(path).parent_path();
   if (!parent.empty()) fs::create_directories(parent, error);
   if (error) throw IoError(error.value(), "create directory", parent.string());
-  const std::string temporary = path + "." + std::to_string(::getpid());
+  const std::string temporary = temporary_name(path);
   {
+    errno = 0;
     std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
     Json::StreamWriterBuilder writer;
     writer["indentation"] = " ";
     file << Json::writeString(writer, root) << "\n";
     if (!file.flush()) {
+      const int error_number = errno != 0 ? errno : EIO;
       fs::remove(temporary, error);
-      throw IoError(EIO, "write", temporary);
+      throw IoError(error_number, "write", path);
     }
   }
   fs::rename(temporary, path, error);

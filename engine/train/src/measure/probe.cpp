@@ -214,8 +214,9 @@ void measure_drives(const plan::Plan& plan, plan::MachineRates& rates) {
                                              nvme::LoadPattern::swap};
   const config::TrainConfig& config = plan.config;
   // The size of the swapped files, up to 2 GiB because writing takes time. Small files may lie in
-  // caches behind the drive.
-  const std::uint64_t file_bytes = std::clamp(plan.planned.tiers.nvme, 64 * kMiB, 2 * kGiB);
+  // caches behind the drive, and a file has at least one block.
+  const std::uint64_t file_bytes =
+      std::clamp(std::max(plan.planned.tiers.nvme, config.aio.block_size), 64 * kMiB, 2 * kGiB);
   nvme::DriveRatesOptions options{.backend = nvme::parse_backend(config.sluice.io.backend),
                                   .io_threads = static_cast<unsigned>(plan.schedule.threads.io),
                                   .file_bytes = file_bytes,
@@ -224,8 +225,9 @@ void measure_drives(const plan::Plan& plan, plan::MachineRates& rates) {
                     static_cast<unsigned>(config.aio.queue_depth),
                     static_cast<unsigned>(config.sluice.io.reads_per_write)};
   const auto measured = nvme::measure_drive_rates(directories, kPatterns, options);
-  SLUICE_CHECK(!measured.empty(),
-               directories.front() + ": too little space is free to measure its drive in");
+  // check_drive_rates() found room before; another program may have filled the drive since.
+  if (measured.empty())
+    throw DoesNotFit(directories.front() + ": too little space is free to measure its drive in");
   const std::vector<unsigned>& weights = config.sluice.io.drive_weights;
   rates.read_bytes_per_second = together(measured[0], weights);
   rates.write_bytes_per_second = together(measured[1], weights);

@@ -55,9 +55,16 @@ using BenchFileProgress = std::function<void(std::uint64_t, std::uint64_t)>;
 // flock on the file until the file is closed: two programs at once would measure each other.
 // Blocks. Throws InvalidArgument when `directory` is no directory, IoError (EWOULDBLOCK when
 // another program holds the file; ENOSPC with needed and free bytes, before anything is written),
-// and any exception of `progress`. Removes a file that it created when it throws.
+// and any exception of `progress`. Removes a file that it created when it throws, and with
+// OlderFile::goes one that was there too, unless another program holds it.
+enum class OlderFile { stays, goes };
 SwapFile open_bench_file(const std::string& directory, std::uint64_t size_bytes, IoEngine& engine,
-                         DirectIo direct, const BenchFileProgress& progress);
+                         DirectIo direct, const BenchFileProgress& progress,
+                         OlderFile after_failure = OlderFile::stays);
+
+// Whether a program holds the bench file `path`, as open_bench_file() does. False when there is no
+// file, and when this process may not open it to find out. Throws IoError.
+bool bench_file_in_use(const std::string& path);
 
 // Whether `count` sample pages, spread over the first `size_bytes` of the file, hold the pattern.
 // Blocks. Throws IoError.

@@ -30,6 +30,11 @@ std::vector<std::vector<double>> measure_drive_rates(std::span<const std::string
                                                      std::span<const LoadPattern> patterns,
                                                      const DriveRatesOptions& options);
 
+// Checks in a moment that measure_drive_rates() can measure with blocks of `block_bytes` in every
+// directory: makes a file there and removes it. Throws DoesNotFit when a drive has too little free
+// space, and IoError.
+void check_drive_rates(std::span<const std::string> directories, std::uint64_t block_bytes);
+
 // Index of the drive that the others waited for, when drives are loaded by their weights: it was
 // busy more than 1.5 times as long as every other drive, and more than a second longer. Empty when
 // there is none.

@@ -56,6 +56,8 @@ struct CleanReport {
   std::optional<std::int64_t> committed_step;
   // Further directories of a striped run that are absent or hold no part of it; their files stay.
   std::vector<std::string> missing_directories;
+  // Files of a bench that is measuring now; they stay.
+  std::vector<std::string> measured_files;
   // The committed steps of the checkpoints below the directory, oldest first; they stay or go as
   // committed_step does.
   std::vector<std::int64_t> checkpoint_steps;
@@ -63,7 +65,8 @@ struct CleanReport {
 
 // Finds the files of `scope`, and with CleanMode::remove removes them: the manifest first, so that
 // a half removed store never looks committed, and the lock last. Leaves alone: files that no store,
-// ScratchFile or bench made, anything that is not a regular file, and folders that hold either.
+// ScratchFile or bench made, the file of a bench that is measuring, anything that is not a regular
+// file, and folders that hold one of these.
 // Throws StorageError, before anything is removed,
 // - when a run or a reader has the directory, or a checkpoint from which something is to go (with
 //   CleanMode::list: a run only);

@@ -345,9 +345,7 @@ int run_nvme_bench(const NvmeBenchArguments& arguments, Session& session) {
   } else {
     run_all(targets, arguments.seconds, signals.stop(), console, outcomes);
   }
-  if (arguments.clean) {
-    for (BenchTarget& target : targets) target.clean();  // first: it may be the room for the page
-  }
+  for (BenchTarget& target : targets) target.clean();  // first: it may be the room for the page
   show(arguments, outcomes, console);
   if (!arguments.html_path.empty()) {
     write_file(arguments.html_path, bench_page(arguments, outcomes, shell_line(session.argv())));

@@ -14,6 +14,7 @@ DriveFileOptions drive_options(const NvmeBenchArguments& arguments) {
   if (arguments.pattern != nvme::LoadPattern::read)
     options.written_by = "--op " + std::string(name_of(arguments.pattern));
   options.overwrite = arguments.overwrite;
+  options.clean = arguments.clean;
   options.backend = arguments.backend;
   options.io_threads = arguments.io_threads;
   return options;

@@ -263,6 +263,7 @@ DriveFileOptions drive_options(const NvmeTuneArguments& arguments) {
   options.size_bytes = arguments.size_bytes;
   options.written_by = "nvme tune";
   options.overwrite = arguments.overwrite;
+  options.clean = arguments.clean;
   options.backend = arguments.backend;
   options.io_threads = arguments.io_threads;
   return options;
@@ -306,9 +307,7 @@ int run_nvme_tune(const NvmeTuneArguments& arguments, Session& session) {
       open_drive_files(arguments.paths, drive_options(arguments), console, signals.stop());
   const TuneOutcome outcome = tune(arguments, drives, signals.stop(), console);
 
-  if (arguments.clean) {
-    for (DriveFile& drive : drives) drive.clean();  // first: it may be the room for what follows
-  }
+  for (DriveFile& drive : drives) drive.clean();  // first: it may be the room for what follows
   console.print(tune_text(outcome));
   write_file(arguments.out_path, tuned_config(arguments, outcome));
   console.print("settings: " + arguments.out_path +

@@ -4,10 +4,16 @@
 #include <json/value.h>
 #include <json/writer.h>
 
+#include <algorithm>
 #include <filesystem>
-#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string_view>
+#include <vector>
 
+#include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/fd.hpp"
 
 namespace sluice::cli {
 
@@ -28,23 +34,53 @@ std::string tuned_config(const NvmeTuneArguments& arguments, const TuneOutcome& 
   return Json::writeString(builder, root) + "\n";
 }
 
+namespace {
+
+// Longer than any file of settings.
+constexpr std::uint64_t kMostFileBytes = 64 * kKiB;
+
+// Every key that tuned_config() writes.
+constexpr std::string_view kTunedKeys[] = {
+    "aio.block_size",    "aio.queue_depth",           "aio.intra_op_parallelism",
+    "sluice.io.backend", "sluice.io.reads_per_write", "sluice.io.submit_polling"};
+
+// Whether every value is that of a key of tuned_config(). `path`: the key path of `value`; empty
+// for the whole file.
+bool holds_tuned_keys(const Json::Value& value, const std::string& path) {
+  if (!value.isObject())
+    return !value.isArray() && std::ranges::find(kTunedKeys, path) != std::end(kTunedKeys);
+  const std::vector<std::string> keys = value.getMemberNames();
+  return std::ranges::all_of(keys, [&](const std::string& key) {
+    return holds_tuned_keys(value[key], path.empty() ? key : path + "." + key);
+  });
+}
+
+bool is_tuned_config(const std::string& path) {
+  Json::CharReaderBuilder builder;
+  Json::CharReaderBuilder::strictMode(&builder.settings_);  // a comment would be lost too
+  try {
+    const std::string text = read_regular_file(path, kMostFileBytes);
+    const std::unique_ptr<Json::CharReader> reader(builder.newCharReader());
+    Json::Value root;
+    return reader->parse(text.data(), text.data() + text.size(), &root, nullptr) &&
+           root.isObject() && holds_tuned_keys(root, "");
+  } catch (const Json::Exception&) {  // nested too deeply
+    return false;
+  } catch (const StorageError&) {  // too long
+    return false;
+  }
+}
+
+}  // namespace
+
 void check_is_settings(const std::string& path) {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(path, ignored) ||
       std::filesystem::file_size(path, ignored) == 0)
     return;
-  std::ifstream file(path);
-  Json::Value root;
-  std::string errors;
-  bool settings =
-      Json::parseFromStream(Json::CharReaderBuilder(), file, &root, &errors) && root.isObject();
-  if (settings) {
-    for (const std::string& key : root.getMemberNames())
-      settings &= key == "aio" || key == "sluice";
-  }
-  SLUICE_CHECK(settings, "--out: " + path +
-                             ": holds something else than settings of nvme tune, and would be "
-                             "replaced; give another name");
+  SLUICE_CHECK(is_tuned_config(path), "--out: " + path +
+                                          ": holds something else than settings of nvme tune, and "
+                                          "would be replaced; give another name");
 }
 
 }  // namespace sluice::cli

@@ -53,7 +53,8 @@ struct SavedRates {
 // rates file, or when a number is implausible (a speed of nothing, seconds without end).
 std::optional<SavedRates> load_rates(const std::string& path, const std::string& key);
 // Throws InvalidArgument when `path` is a file with other content than rates: save_rates() would
-// replace it. A missing or empty file passes.
+// replace it. A missing or empty file passes. Throws IoError when no file can be made beside
+// `path`.
 void check_rates_path(const std::string& path);
 // Adds the rates to the file, in place of those under the same key. The file keeps the newest
 // entries, 64 at most. Throws IoError, and InvalidArgument as check_rates_path() does.
