@@ -49,6 +49,8 @@ class BenchPattern {
 
 // Gets the bytes written so far and the bytes to write.
 using BenchFileProgress = std::function<void(std::uint64_t, std::uint64_t)>;
+// What becomes of a bench file that was there before a call that fails.
+enum class OlderFile { stays, goes };
 
 // Opens DIR/bench.sluice with at least `size_bytes` of the pattern. Reuses the file of an earlier
 // call when a spot check finds the pattern in it; else writes the whole file and syncs it. Holds
@@ -57,7 +59,6 @@ using BenchFileProgress = std::function<void(std::uint64_t, std::uint64_t)>;
 // another program holds the file; ENOSPC with needed and free bytes, before anything is written),
 // and any exception of `progress`. Removes a file that it created when it throws, and with
 // OlderFile::goes one that was there too, unless another program holds it.
-enum class OlderFile { stays, goes };
 SwapFile open_bench_file(const std::string& directory, std::uint64_t size_bytes, IoEngine& engine,
                          DirectIo direct, const BenchFileProgress& progress,
                          OlderFile after_failure = OlderFile::stays);
