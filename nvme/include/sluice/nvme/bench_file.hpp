@@ -49,7 +49,7 @@ class BenchPattern {
 
 // Gets the bytes written so far and the bytes to write.
 using BenchFileProgress = std::function<void(std::uint64_t, std::uint64_t)>;
-// What becomes of a bench file that was there before a call that fails.
+// Whether a bench file that was there before stays when the call fails.
 enum class OlderFile { stays, goes };
 
 // Opens DIR/bench.sluice with at least `size_bytes` of the pattern. Reuses the file of an earlier
