@@ -87,6 +87,40 @@ TEST_F(RankFailures, ARankThatCannotStartEndsAllWithItsMessageOnce) {
   EXPECT_EQ(result.err.find("sluice: rank 0"), std::string::npos) << result.err;
 }
 
+// What rank 0 alone finds. The other ranks may learn of it before rank 0 goes on, so it is tried
+// several times.
+TEST_F(RankFailures, AnErrorOfRankZeroAloneHasItsCodeAndIsShownWholeByRankZero) {
+  RanksCase of{.ranks = 3, .stage = 3, .offload = "cpu", .exported = true};
+  ASSERT_EQ(run_.train(of, "run", 2).exit_code, 0);
+  const std::string checkpoints = run_.file("run.checkpoints");
+  const std::vector<std::string> again = run_.arguments(of, "run", 3);
+  std::vector<std::string> to_a_file = run_.arguments({.ranks = 3, .offload = "cpu"}, "other", 1);
+  *std::find(to_a_file.begin(), to_a_file.end(), run_.file("other.report")) = run_.file("text");
+  for (int i = 0; i < 4; ++i) {
+    const ProgramResult refused = run_program(RanksRun::line(3, again));
+    EXPECT_EQ(refused.exit_code, 4) << refused.err;
+    EXPECT_THAT(refused.err, HasSubstr("sluice: rank 0: " + checkpoints + "/step-00000002: holds"));
+    EXPECT_THAT(refused.err, Not(HasSubstr("sluice: rank 1")));
+    const ProgramResult usage = run_program(RanksRun::line(3, to_a_file));
+    EXPECT_EQ(usage.exit_code, 2) << usage.err;
+    EXPECT_THAT(usage.err, HasSubstr("sluice: rank 0: " + run_.file("text") + " is a file"));
+    EXPECT_THAT(usage.err, Not(HasSubstr("sluice: rank 1")));
+  }
+}
+
+TEST_F(RankFailures, TheLauncherNamesTheRankThatFoundTheError) {
+  RanksCase of{.ranks = 2, .stage = 3, .offload = "cpu"};
+  std::vector<std::string> line = run_.arguments(of, "run", 1);
+  *std::find(line.begin(), line.end(), run_.file("run.report")) = "/proc/absent/report";
+  line.insert(line.begin(), {"launch", "--num-gpus", "2", sluice_program()});
+  for (int i = 0; i < 4; ++i) {
+    const ProgramResult result = run_sluice(line);
+    EXPECT_EQ(result.exit_code, 4) << result.err;
+    EXPECT_THAT(result.err, HasSubstr("rank 0 of 2 exited with code 4"));
+    EXPECT_THAT(result.err, HasSubstr("/proc/absent"));
+  }
+}
+
 // The states are in memory; the checkpoint of step 2 finds no room on rank 1.
 TEST_F(RankFailures, ADiskThatIsFullOnOneRankEndsAllWithItsName) {
   RanksCase of{.ranks = 2, .stage = 3, .offload = "cpu"};
