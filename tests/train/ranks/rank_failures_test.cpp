@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <thread>
 
@@ -100,12 +101,17 @@ TEST_F(RankFailures, AnErrorOfRankZeroAloneHasItsCodeAndIsShownWholeByRankZero) 
     const ProgramResult refused = run_program(RanksRun::line(3, again));
     EXPECT_EQ(refused.exit_code, 4) << refused.err;
     EXPECT_THAT(refused.err, HasSubstr("sluice: rank 0: " + checkpoints + "/step-00000002: holds"));
+    EXPECT_THAT(refused.err, HasSubstr("(sluice nvme clean " + checkpoints + " --committed)"));
     EXPECT_THAT(refused.err, Not(HasSubstr("sluice: rank 1")));
     const ProgramResult usage = run_program(RanksRun::line(3, to_a_file));
     EXPECT_EQ(usage.exit_code, 2) << usage.err;
     EXPECT_THAT(usage.err, HasSubstr("sluice: rank 0: " + run_.file("text") + " is a file"));
     EXPECT_THAT(usage.err, Not(HasSubstr("sluice: rank 1")));
   }
+  // The advice, as it is written.
+  ASSERT_EQ(run_sluice({"nvme", "clean", checkpoints, "--committed"}).exit_code, 0);
+  const ProgramResult anew = run_program(RanksRun::line(3, again));
+  EXPECT_EQ(anew.exit_code, 0) << anew.err;
 }
 
 TEST_F(RankFailures, TheLauncherNamesTheRankThatFoundTheError) {
@@ -118,6 +124,31 @@ TEST_F(RankFailures, TheLauncherNamesTheRankThatFoundTheError) {
     EXPECT_EQ(result.exit_code, 4) << result.err;
     EXPECT_THAT(result.err, HasSubstr("rank 0 of 2 exited with code 4"));
     EXPECT_THAT(result.err, HasSubstr("/proc/absent"));
+  }
+}
+
+// The part of one rank alone cannot be removed: the advice names the directory of all, and works.
+TEST_F(RankFailures, TheAdviceAboutADamagedPartStartsOver) {
+  const auto damage_states = [&] {
+    for (const char* slot : {"0", "1"})
+      std::filesystem::resize_file(
+          run_.file("run.nvme/rank0-of-2/states." + std::string(slot) + ".swap"), 100);
+  };
+  const auto damage = [&](const std::string& name) {
+    write_file(run_.file("run.nvme/" + name), "damaged\n");
+  };
+  const std::vector<std::function<void()>> damages = {
+      damage_states, [&] { damage("rank0-of-2/manifest.json"); }, [&] { damage("ranks.json"); }};
+  for (const auto& each : damages) {
+    ASSERT_EQ(run_.train(kNvme, "run", 2).exit_code, 0);
+    each();
+    std::vector<std::string> arguments = run_.arguments(kNvme, "run", 3);
+    arguments.push_back("--resume");
+    const ProgramResult refused = run_program(RanksRun::line(2, arguments));
+    EXPECT_EQ(refused.exit_code, 4) << refused.err;
+    EXPECT_THAT(refused.err, HasSubstr("remove the run (sluice nvme clean " +
+                                       run_.file("run.nvme") + " --committed) to start over"));
+    ASSERT_EQ(run_sluice({"nvme", "clean", run_.file("run.nvme"), "--committed"}).exit_code, 0);
   }
 }
 
