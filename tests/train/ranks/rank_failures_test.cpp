@@ -163,7 +163,7 @@ TEST_F(RankFailures, ADiskThatIsFullOnOneRankEndsAllWithItsName) {
       run_.file("output"));
   const std::optional<int> code = program.wait(120);
   ASSERT_TRUE(code.has_value()) << program.text();
-  EXPECT_NE(*code, 0);
+  EXPECT_EQ(*code, 4) << program.text();
   EXPECT_THAT(program.text(), HasSubstr("rank 1: "));
   EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), 60);
   expect_all_gone(2);
