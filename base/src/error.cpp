@@ -4,9 +4,11 @@
 
 #include <cerrno>
 #include <csignal>
+#include <filesystem>
 #include <utility>
 
 #include "sluice/base/log.hpp"
+#include "sluice/base/rank_failure.hpp"
 #include "sluice/base/text.hpp"
 
 namespace sluice {
@@ -80,4 +82,47 @@ void throw_syscall_failed(int error_number, const char* operation, const std::st
 }
 
 }  // namespace detail
+FailureKind failure_kind(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const RankFailure& failure) {
+    return failure.kind();
+  } catch (const InvalidArgument&) {
+    return FailureKind::usage;
+  } catch (const DoesNotFit&) {
+    return FailureKind::does_not_fit;
+  } catch (const OutOfMemory&) {
+    return FailureKind::does_not_fit;
+  } catch (const IoError&) {
+    return FailureKind::storage;
+  } catch (const StorageError&) {
+    return FailureKind::storage;
+  } catch (const std::filesystem::filesystem_error&) {
+    return FailureKind::storage;
+  } catch (...) {
+    return FailureKind::other;
+  }
+}
+
+std::string failure_text(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& known) {
+    return known.what();
+  } catch (...) {
+    return "an exception of an unknown type";
+  }
+}
+
+// The kind is one digit.
+std::string encode_failure(const std::exception_ptr& error) {
+  if (!error) return "";
+  return std::to_string(static_cast<int>(failure_kind(error))) + failure_text(error);
+}
+
+RankFailure decode_failure(const std::string& encoded, int rank, const std::string& before) {
+  return {static_cast<FailureKind>(encoded.front() - '0'),
+          before + "rank " + std::to_string(rank) + ": " + encoded.substr(1)};
+}
+
 }  // namespace sluice

@@ -8,6 +8,7 @@
 #include <new>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/rank_failure.hpp"
 #include "sluice/config/config_error.hpp"
 
 namespace sluice::cli {
@@ -44,6 +45,14 @@ TEST(ExitCode, OfAnythingElseIsOne) {
   EXPECT_EQ(failure_of(std::system_error(EIO, std::generic_category())).exit_code, 1);
   EXPECT_EQ(failure_of(std::bad_alloc()).exit_code, 1);
   EXPECT_EQ(failure_of(17).exit_code, 1);
+}
+
+TEST(ExitCode, OfAnotherRanksErrorIsThatOfItsCause) {
+  EXPECT_EQ(failure_of(RankFailure(FailureKind::usage, "x")).exit_code, 2);
+  EXPECT_EQ(failure_of(RankFailure(FailureKind::does_not_fit, "x")).exit_code, 3);
+  EXPECT_EQ(failure_of(RankFailure(FailureKind::storage, "x")).exit_code, 4);
+  EXPECT_EQ(failure_of(RankFailure(FailureKind::other, "x")).exit_code, 1);
+  EXPECT_TRUE(failure_of(RankFailure(FailureKind::usage, "x")).shown_by_another_rank);
 }
 
 TEST(ExitCode, MessagesOfConfigurationsBeginWithTheirPlace) {

@@ -136,6 +136,29 @@ TEST(ThreadCommunicators, AnAbortEndsTheCallsOfAllRanksAndSaysWhy) {
   }
 }
 
+// Rank 1 hears rank 0's abort and passes it on; rank 2 may hear either of the two.
+TEST(ThreadCommunicators, AnAbortHasTheKindOfItsErrorAndTheRankAtFaultOnAllRanks) {
+  for (int round = 0; round < 20; ++round) {
+    auto ranks = make_thread_communicators(3);
+    ranks[0]->abort(AbortReason(std::make_exception_ptr(StorageError("f", "is damaged"))));
+    for (const std::size_t rank : {1U, 2U}) {
+      const std::exception_ptr error = error_of([&] { ranks[rank]->barrier(); });
+      ASSERT_TRUE(error);
+      EXPECT_THROW(std::rethrow_exception(error), RankFailure);
+      EXPECT_EQ(failure_kind(error), FailureKind::storage);
+      EXPECT_THAT(failure_text(error),
+                  AllOf(testing::StartsWith("rank 0 of 3 has aborted (f: is damaged)"),
+                        HasSubstr("see the error of rank 0")));
+      ranks[rank]->abort(AbortReason(error));
+    }
+    const std::exception_ptr own = error_of([&] { ranks[0]->barrier(); });
+    EXPECT_THAT(failure_text(own), HasSubstr("aborted: f: is damaged"));
+    EXPECT_EQ(failure_kind(own), FailureKind::other);  // the error itself is the caller's
+    const std::exception_ptr again = error_of([&] { ranks[1]->barrier(); });
+    EXPECT_EQ(failure_kind(again), FailureKind::storage);
+  }
+}
+
 TEST(ThreadCommunicators, ALongReasonOfAnAbortIsCutAndTheRankThatKnowsTheRestIsNamed) {
   auto ranks = make_thread_communicators(2);
   ranks[0]->abort(std::string(1000, 'x'));
@@ -282,7 +305,7 @@ TEST(Communicator, NamedFunctionsMakeTheirCalls) {
                       std::to_string(call.output.size()));
       return {};
     }
-    void abort(const std::string&) override {}
+    void abort(const AbortReason&) override {}
     CommunicatorCounters counters() const override { return {}; }
     void observe(CallObserver) override {}
     std::vector<std::string> calls;

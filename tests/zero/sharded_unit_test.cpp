@@ -249,7 +249,7 @@ class HeldCalls final : public Communicator {
     begun = labels.size();  // from here on the test uses the rest
     return ticket;
   }
-  void abort(const std::string&) override {}
+  void abort(const AbortReason&) override {}
   CommunicatorCounters counters() const override { return {}; }
   void observe(CallObserver) override {}
 

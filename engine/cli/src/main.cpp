@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <json/value.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -110,6 +111,13 @@ RankName rank_name() {
   }
 }
 
+// mpirun kills all ranks when the first one ends, and a launcher blames that one. So the rank at
+// fault ends first: it shows its error meanwhile, and the signal that follows ends this wait.
+void let_rank_at_fault_end() {
+  constexpr int kMostMilliseconds = 2000;
+  ::poll(nullptr, 0, kMostMilliseconds);
+}
+
 int report_failure(const std::exception_ptr& error, bool json) {
   Failure failure = classify(error);
   failure.message = printable(failure.message);
@@ -124,6 +132,10 @@ int report_failure(const std::exception_ptr& error, bool json) {
     object["error"] = failure.message;
     object["exit_code"] = failure.exit_code;
     std::printf("%s\n", to_line(object).c_str());
+  }
+  if (failure.shown_by_another_rank) {
+    std::fflush(stdout);
+    let_rank_at_fault_end();
   }
   return failure.exit_code;
 }

@@ -62,9 +62,8 @@ std::string trailer_of(std::string_view body) {
 }
 
 [[noreturn]] void throw_unusable(const std::string& path, const std::string& what) {
-  throw StorageError(path, what +
-                               ": restore it from a copy, or remove it and the states.*.swap files "
-                               "beside it to start over");
+  const std::string directory = path.substr(0, path.rfind('/'));
+  throw StorageError(path, what + ": restore it from a copy, or " + how_to_start_over(directory));
 }
 
 std::uint64_t parse_hex(std::string_view digits) {

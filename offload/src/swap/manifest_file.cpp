@@ -57,8 +57,9 @@ std::string path_of_manifest(const std::string& directory, std::uint64_t digest)
   }
   throw StorageError(directory,
                      "does not hold this rank's part of the step that is committed on all ranks: "
-                     "it was changed, or is from another run. Restore it from a copy, or go on "
-                     "from a checkpoint");
+                     "it was changed, or is from another run. Restore it from a copy, or " +
+                         how_to_start_over(directory) +
+                         ", from the newest checkpoint if there is one");
 }
 
 std::optional<Manifest> load_manifest(const std::string& directory,

@@ -25,10 +25,6 @@ void check_alignment(const nvme::StripedFile& file) {
 
 }  // namespace
 
-std::string how_to_start_over(const std::string& directory) {
-  return "delete " + manifest_path(directory) + " and the states.*.swap files beside it";
-}
-
 SlotLength slot_length(const Stripe& stripe, int slot) {
   SlotLength shortest;
   for (std::size_t part = 0; part < stripe.directories.size(); ++part) {
@@ -56,7 +52,7 @@ void check_committed_files(const Stripe& stripe, const Manifest& manifest,
     const std::string holds = "it holds shard \"" + shard.spec.name + "\" of the committed step " +
                               std::to_string(manifest.step) + ": restore it from a copy, or " +
                               how_to_start_over(stripe.first()) +
-                              " to start over, from the newest checkpoint if there is one";
+                              ", from the newest checkpoint if there is one";
     if (length.absent) throw StorageError(length.path, "is absent, but " + holds);
     const std::uint64_t end_bytes = layout.offset_bytes[i] + shard.spec.size_bytes;
     if (length.covered_bytes < end_bytes) {

@@ -21,9 +21,6 @@ inline std::size_t index_of_slot(int slot) {
   return static_cast<std::size_t>(slot);
 }
 
-// "delete DIR/manifest.json and ...", for messages.
-std::string how_to_start_over(const std::string& directory);
-
 // How many of the first bytes of a slot are there, and which of its files ends first.
 struct SlotLength {
   std::uint64_t covered_bytes = 0;

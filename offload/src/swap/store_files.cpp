@@ -19,6 +19,7 @@
 #include "sluice/base/log.hpp"
 #include "sluice/nvme/bench_file.hpp"
 #include "sluice/nvme/file.hpp"
+#include "sluice/offload/swap_state.hpp"
 
 namespace sluice::offload {
 namespace {
@@ -140,6 +141,13 @@ std::string scratch_path(const std::string& directory, const std::string& name) 
 
 std::string bench_path(const std::string& directory) {
   return in_directory(directory, nvme::kBenchFileName);
+}
+
+std::string how_to_start_over(const std::string& directory) {
+  const bool of_rank = rank_folder_of(directory).has_value();
+  const std::string run =
+      of_rank ? std::filesystem::path(directory).parent_path().string() : directory;
+  return "remove the run (sluice nvme clean " + run + " --committed) to start over";
 }
 
 std::vector<StoreFile> list_store_files(const std::string& directory) {

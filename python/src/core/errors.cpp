@@ -6,6 +6,7 @@
 #include <string>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/rank_failure.hpp"
 #include "sluice/config/config_error.hpp"
 
 namespace sluice::python {
@@ -39,6 +40,20 @@ void raise_os_error(const IoError& error) {
   raise(py::handle(PyExc_OSError)(error.code().value(), text, error.path()));
 }
 
+// As the rank at fault raises it, where a text is enough for that.
+void raise_rank_failure(const RankFailure& failure) {
+  switch (failure.kind()) {
+    case FailureKind::usage:
+      return PyErr_SetString(PyExc_ValueError, failure.what());
+    case FailureKind::does_not_fit:
+      return raise(own_class("DoesNotFit")(failure.what()));
+    case FailureKind::storage:
+      return raise(own_class("StorageError")(failure.what()));
+    case FailureKind::other:
+      return raise(own_class("Error")(failure.what()));
+  }
+}
+
 }  // namespace
 
 void translate_errors() {
@@ -47,6 +62,8 @@ void translate_errors() {
       if (thrown) std::rethrow_exception(thrown);
     } catch (const config::ConfigError& error) {
       raise_config_error(error);
+    } catch (const RankFailure& failure) {
+      raise_rank_failure(failure);
     } catch (const InvalidArgument& error) {
       PyErr_SetString(PyExc_ValueError, error.what());
     } catch (const IoError& error) {

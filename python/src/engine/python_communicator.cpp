@@ -67,9 +67,9 @@ class PythonCommunicator final : public zero::Communicator {
     return ticket;
   }
   // torch.distributed ends no call that waits; this rank makes no more.
-  void abort(const std::string& why) override {
+  void abort(const zero::AbortReason& why) override {
     MutexLock lock(mutex_);
-    aborted_ = why;
+    aborted_ = why.text;
   }
   zero::CommunicatorCounters counters() const override { return counters_.counters(); }
   void observe(zero::CallObserver observer) override { counters_.observe(std::move(observer)); }

@@ -10,6 +10,8 @@
 #include <filesystem>
 
 #include "rank_states.hpp"
+#include "sluice/base/error_of.hpp"
+#include "sluice/base/rank_failure.hpp"
 
 namespace sluice::models::test {
 namespace {
@@ -17,6 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using sluice::test::TempDir;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(RankTexts, EachRankHasTheTextsOfAll) {
@@ -29,6 +32,38 @@ TEST(RankTexts, EachRankHasTheTextsOfAll) {
     EXPECT_EQ(broadcast_text(*rank.communicator, ""), "");
   });
   EXPECT_THAT(errors, Each(""));
+}
+
+// With an empty directory, as a run without one on a drive.
+TEST(RankWork, TheOthersHaveTheKindAndTextOfTheErrorOfRankZero) {
+  std::vector<FailureKind> kinds(3);
+  TempDir dir;
+  const std::vector<std::string> errors = on_ranks(dir.path(), 3, [&](Rank& rank) {
+    const std::exception_ptr error = error_of([&] {
+      do_on_first(*rank.communicator, "", []() -> std::string { throw InvalidArgument("odd"); });
+    });
+    kinds[static_cast<std::size_t>(rank.rank)] = failure_kind(error);
+    std::rethrow_exception(error);
+  });
+  EXPECT_THAT(errors, ElementsAre("odd", "rank 0: odd", "rank 0: odd"));
+  EXPECT_THAT(kinds, Each(FailureKind::usage));
+}
+
+// As where another rank has the text of the error already, and ends.
+TEST(RankWork, ARankThrowsItsOwnErrorWhateverBecomesOfTheCall) {
+  for (const bool on_all : {false, true}) {
+    TempDir dir;
+    const std::vector<std::string> errors = on_ranks(dir.path(), 2, [&](Rank& rank) {
+      if (rank.rank == 1) {
+        rank.communicator->abort("ends early");
+        throw Error("ends early");
+      }
+      const auto fail = []() -> std::string { throw StorageError("f", "is damaged"); };
+      if (on_all) do_on_all(*rank.communicator, "d", [&] { fail(); });
+      do_on_first(*rank.communicator, "d", fail);
+    });
+    EXPECT_THAT(errors, ElementsAre("f: is damaged", "ends early"));
+  }
 }
 
 TEST(RankTexts, PackedTextsComeBack) {

@@ -242,7 +242,7 @@ TEST_F(SwapStoreTest, RefusesToCreateOverACommittedRunAndNamesBothWaysOut) {
               ::testing::AllOf(::testing::HasSubstr("committed run of step 12"),
                                ::testing::HasSubstr("--resume"),
                                ::testing::HasSubstr("choose another directory"),
-                               ::testing::HasSubstr("manifest.json")));
+                               ::testing::HasSubstr("--committed) to start over")));
   EXPECT_EQ(difference_from(*open(), 12), "");
 }
 

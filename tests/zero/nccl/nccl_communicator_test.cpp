@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "fake_ranks.hpp"
+#include "sluice/base/error_of.hpp"
 #include "zero/communicator_conformance.hpp"
 
 namespace sluice::zero {
@@ -188,6 +189,13 @@ TEST_F(NcclRanks, AnAbortEndsTheCallsOfBothRanksAndSaysWhy) {
               AllOf(HasSubstr("rank 1 has aborted (the disk is full)"),
                     HasSubstr("rank 0 cannot complete all_gather of unit h.3")));
   EXPECT_THAT(message_of([&] { gather(1).finish(); }).value_or(""), HasSubstr("the disk is full"));
+}
+
+TEST_F(NcclRanks, AnAbortHasTheKindOfItsErrorOnTheOtherRank) {
+  Ticket waits = gather(0);
+  ranks.ranks[1]->abort(AbortReason(std::make_exception_ptr(StorageError("f", "is damaged"))));
+  EXPECT_EQ(failure_kind(error_of([&] { waits.finish(); })), FailureKind::storage);
+  EXPECT_EQ(failure_kind(error_of([&] { gather(0).finish(); })), FailureKind::storage);
 }
 
 TEST_F(NcclRanks, ARankThatLeavesIsNamed) {

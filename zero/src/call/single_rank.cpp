@@ -26,9 +26,9 @@ class SingleRank final : public Communicator {
     return ticket;
   }
 
-  void abort(const std::string& why) override {
+  void abort(const AbortReason& why) override {
     MutexLock lock(mutex_);
-    aborted_ = why;
+    aborted_ = why.text;
   }
   CommunicatorCounters counters() const override { return counters_.counters(); }
   void observe(CallObserver observer) override { counters_.observe(std::move(observer)); }

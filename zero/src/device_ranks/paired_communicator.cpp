@@ -25,7 +25,7 @@ class PairedCommunicator final : public Communicator {
   Ticket begin(const HostCall& call) override { return host_->begin(call); }
   Ticket begin(const DeviceCall& call) override { return device_->begin(call); }
   void perform(const HostCall& call) override { host_->perform(call); }
-  void abort(const std::string& why) override {
+  void abort(const AbortReason& why) override {
     host_->abort(why);
     device_->abort(why);
   }

@@ -66,7 +66,7 @@ class StagedCommunicator final : public Communicator {
     return begin_counted(call, std::max(call.input.size_bytes(), call.output.size_bytes()),
                          [this, call] { run(call); });
   }
-  void abort(const std::string& why) override { host_->abort(why); }
+  void abort(const AbortReason& why) override { host_->abort(why); }
   CommunicatorCounters counters() const override { return counters_.counters(); }
   void observe(CallObserver observer) override { counters_.observe(std::move(observer)); }
 

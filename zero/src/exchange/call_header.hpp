@@ -23,6 +23,7 @@ struct CallHeader {
   std::uint8_t text_bytes = 0;
   std::int32_t rank = 0;
   std::int32_t root = 0;
+  std::uint8_t failure = 0;  // the FailureKind of an abort
   std::uint64_t input_bytes = 0;
   std::uint64_t output_bytes = 0;
   std::array<char, 128>

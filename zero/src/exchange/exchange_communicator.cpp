@@ -69,7 +69,7 @@ void ExchangeCommunicator::perform(const HostCall& call) {
   run(begun);
 }
 
-void ExchangeCommunicator::abort(const std::string& why) {
+void ExchangeCommunicator::abort(const AbortReason& why) {
   messages_.abort(why);
   Ticket announced = worker_.begin([this] {
     MutexLock lock(running_);
@@ -111,8 +111,8 @@ void ExchangeCommunicator::run(Begun& begun) {
   }
   try {
     move(begun);
-  } catch (const std::exception& error) {
-    messages_.abort_all(error.what());
+  } catch (const std::exception&) {
+    messages_.abort_all(AbortReason(std::current_exception()));
     begun.payload = {};  // the caller's memory is its own again
     begun.announced.offers = {};
     throw;
@@ -152,7 +152,7 @@ void ExchangeCommunicator::agree(Begun& begun) {
     const bool mixed = std::ranges::any_of(
         calls, [](const CallHeader* each) { return is_pairwise(each->call().operation); });
     // Ranks outside the pair wait for a call that does not come.
-    if (mixed) messages_.abort_all(mistake);
+    if (mixed) messages_.abort_all({mistake, FailureKind::usage});
     throw InvalidArgument("rank " + std::to_string(rank_) + ": " + mistake);
   } catch (...) {
     begun.announced.offers = {};

@@ -42,7 +42,7 @@ class ExchangeCommunicator final : public Communicator {
   int world_size() const override { return world_size_; }
   Ticket begin(const HostCall& call) override;
   void perform(const HostCall& call) override;
-  void abort(const std::string& why) override;
+  void abort(const AbortReason& why) override;
   CommunicatorCounters counters() const override { return counters_.counters(); }
   void observe(CallObserver observer) override { counters_.observe(std::move(observer)); }
 

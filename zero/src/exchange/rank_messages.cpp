@@ -118,15 +118,14 @@ void RankMessages::check_silence(std::span<const int> awaited) {
 // Throws when the call cannot be completed. `awaited`: ranks whose header the call needs.
 void RankMessages::check(std::span<const int> awaited) {
   const auto of_all = [&] { return " of " + std::to_string(world_size()); };
-  if (is_aborted_) {
-    MutexLock lock(mutex_);
-    throw Error(cannot_complete() + ": aborted: " + why_aborted_);
-  }
+  if (is_aborted_) throw_aborted();
   for (std::size_t other = 0; other < others_.size(); ++other) {
     if (!others_[other].has_aborted) continue;
-    throw Error("rank " + std::to_string(other) + of_all() + " has aborted (" +
-                std::string(others_[other].next.front().header.text_view()) + "); " +
-                cannot_complete() + see_error_of(other));
+    const CallHeader& last = others_[other].next.front().header;
+    throw RankFailure(static_cast<FailureKind>(last.failure),
+                      "rank " + std::to_string(last.rank) + of_all() + " has aborted (" +
+                          std::string(last.text_view()) + "); " + cannot_complete() +
+                          see_error_of(static_cast<std::size_t>(last.rank)));
   }
   for (const int other : awaited) {
     const Peer& peer = others_[static_cast<std::size_t>(other)];
@@ -134,6 +133,11 @@ void RankMessages::check(std::span<const int> awaited) {
     throw Error("rank " + std::to_string(other) + of_all() + " has left; " + cannot_complete() +
                 see_error_of(static_cast<std::size_t>(other)));
   }
+}
+
+void RankMessages::throw_aborted() {
+  MutexLock lock(mutex_);
+  why_aborted_->raise(cannot_complete() + ": aborted: ");
 }
 
 void RankMessages::wait_until(const std::function<bool()>& is_done, std::span<const int> awaited) {
@@ -258,25 +262,30 @@ void RankMessages::finish(Batch& batch, const std::function<void()>& meanwhile) 
   wait_until(look, {});
 }
 
-void RankMessages::abort(const std::string& why) {
+void RankMessages::abort(const AbortReason& why) {
   MutexLock lock(mutex_);
-  if (why_aborted_.empty()) why_aborted_ = why;
+  if (!why_aborted_) why_aborted_ = why;
   is_aborted_ = true;
 }
 
-void RankMessages::abort_all(const std::string& why) {
+void RankMessages::abort_all(const AbortReason& why) {
   abort(why);
   announce_abort();
 }
 
 void RankMessages::announce_abort() {
   if (std::exchange(abort_announced_, true)) return;
-  std::string why;
+  std::optional<AbortReason> why;
   {
     MutexLock lock(mutex_);
     why = why_aborted_;
   }
-  tell(last_header(CallHeader::Kind::aborted, rank(), why));
+  // An abort that was heard is passed on as it came, so that all ranks name the one that began.
+  const auto heard = std::ranges::find_if(others_, &Peer::has_aborted);
+  if (why->by_another && heard != others_.end()) return tell(heard->next.front().header);
+  CallHeader header = last_header(CallHeader::Kind::aborted, rank(), why->text);
+  header.failure = static_cast<std::uint8_t>(why->kind);
+  tell(header);
 }
 
 // The last header to every rank that still listens.

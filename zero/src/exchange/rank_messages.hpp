@@ -12,6 +12,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "exchange/peers.hpp"
 #include "exchange/transport.hpp"
 #include "sluice/base/mutex.hpp"
+#include "sluice/zero/abort_reason.hpp"
 
 namespace sluice::zero {
 
@@ -117,11 +119,11 @@ class RankMessages {
   const Traffic& traffic() const { return traffic_; }  // payload so far
 
   // Ends the waits of this rank, now and later; `why` is their error. Thread-safe.
-  void abort(const std::string& why);
+  void abort(const AbortReason& why);
   // Tells the other ranks of abort(), once.
   void announce_abort();
   // Both: a call of this rank has failed, and the others may wait for its messages.
-  void abort_all(const std::string& why);
+  void abort_all(const AbortReason& why);
 
  private:
   // A header of another rank, from its receive to the end of its call. It stays in place: copies of
@@ -145,6 +147,7 @@ class RankMessages {
   void check(std::span<const int> awaited);
   void check_silence(std::span<const int> awaited);
   void wait_until(const std::function<bool()>& is_done, std::span<const int> awaited);
+  [[noreturn]] void throw_aborted();
   void tell(const CallHeader& header);
   std::unique_ptr<Message> send_header(int to, const CallHeader& header);
   std::string cannot_complete() const;
@@ -162,7 +165,7 @@ class RankMessages {
 
   std::atomic<bool> is_aborted_{false};
   Mutex mutex_;
-  std::string why_aborted_ SLUICE_GUARDED_BY(mutex_);
+  std::optional<AbortReason> why_aborted_ SLUICE_GUARDED_BY(mutex_);
 };
 
 }  // namespace sluice::zero

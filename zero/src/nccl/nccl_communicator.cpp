@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -76,9 +77,9 @@ class NcclCommunicator final : public Communicator {
       if (error) std::rethrow_exception(error);
     });
   }
-  void abort(const std::string& why) override {
+  void abort(const AbortReason& why) override {
     MutexLock lock(mutex_);
-    if (why_aborted_.empty()) why_aborted_ = why;
+    if (!why_aborted_) why_aborted_ = why;
     // Tells the others, also when no call is under way.
     announced_.push_back(worker_.begin([this] { announce_abort(); }));
   }
@@ -101,7 +102,7 @@ class NcclCommunicator final : public Communicator {
   std::string cannot_complete() const {
     return "rank " + std::to_string(rank()) + " cannot complete " + doing_;
   }
-  std::string why_aborted() {
+  std::optional<AbortReason> why_aborted() {
     MutexLock lock(mutex_);
     return why_aborted_;
   }
@@ -111,7 +112,7 @@ class NcclCommunicator final : public Communicator {
   CallCounters counters_;
   std::atomic<int> under_way_{0};
   Mutex mutex_;
-  std::string why_aborted_ SLUICE_GUARDED_BY(mutex_);
+  std::optional<AbortReason> why_aborted_ SLUICE_GUARDED_BY(mutex_);
   std::vector<Ticket> announced_ SLUICE_GUARDED_BY(mutex_);  // kept, since they block
 
   // Used by the worker's thread.
@@ -120,7 +121,7 @@ class NcclCommunicator final : public Communicator {
   const offload::Buffer met_;  // memory of barriers
   ncclComm_t comm_ = nullptr;  // null: before the start, and once it is aborted
   std::string doing_ = "the start of NCCL";
-  std::string broken_;
+  std::optional<AbortReason> broken_;  // no call can be made any more
   std::uint64_t calls_ = 0;
   Clock::time_point begun_at_;
 
@@ -161,7 +162,7 @@ void NcclCommunicator::run(const DeviceCall& call) {
   const std::size_t input_bytes = call.input.size_bytes();
   const std::size_t output_bytes = call.output.size_bytes();
   doing_ = text_of(call, input_bytes, output_bytes);
-  if (!broken_.empty()) throw Error(cannot_complete() + ": " + broken_);
+  if (broken_) broken_->raise(cannot_complete() + ": ");
   const std::string mistake = find_mistake(call, input_bytes, output_bytes, rank(), world_size());
   SLUICE_CHECK(mistake.empty(), "rank " + std::to_string(rank()) + ": " + mistake);
   ++calls_;
@@ -260,8 +261,8 @@ void NcclCommunicator::wait_until(const std::function<bool()>& is_done) {
   const auto waited_since = Clock::now();
   while (!is_done()) {
     const auto now = Clock::now();
-    if (const std::string why = why_aborted(); !why.empty())
-      throw Error(cannot_complete() + ": aborted: " + why);
+    if (const std::optional<AbortReason> why = why_aborted())
+      why->raise(cannot_complete() + ": aborted: ");
     ncclResult_t state = ncclSuccess;
     check(api_->async_error(comm_, &state), "ncclCommGetAsyncError");
     check(state, "an earlier call of NCCL");
@@ -274,6 +275,8 @@ void NcclCommunicator::wait_until(const std::function<bool()>& is_done) {
 }
 
 void NcclCommunicator::look_at_notes() {
+  if (const std::optional<AbortReason> aborted = notes_.find_abort())
+    throw RankFailure(aborted->kind, aborted->text + "; " + cannot_complete());
   if (const std::string end = notes_.find_end(calls_); !end.empty())
     throw Error(end + "; " + cannot_complete());
   const std::chrono::duration<double> elapsed = Clock::now() - begun_at_;
@@ -289,17 +292,16 @@ void NcclCommunicator::break_off(const std::exception_ptr& error) {
     const ncclResult_t aborted = api_->abort(std::exchange(comm_, nullptr));
     if (aborted != ncclSuccess) log(LogLevel::debug, "ncclCommAbort has failed");
   }
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    broken_ = e.what();
-  }
+  broken_.emplace(error);
   std::rethrow_exception(error);
 }
 
 void NcclCommunicator::announce_abort() {
-  const std::string why = why_aborted();
-  if (broken_.empty()) broken_ = "aborted: " + why;
+  const AbortReason why = *why_aborted();
+  if (!broken_) {
+    broken_ = why;
+    broken_->text = "aborted: " + why.text;
+  }
   if (error_of([&] { notes_.has_aborted(why); }))
     log(LogLevel::warn, "the other ranks cannot be told of an abort");
 }

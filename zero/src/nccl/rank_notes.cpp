@@ -43,16 +43,23 @@ void RankNotes::has_joined() {
   store_.set(key("joined", rank_), "yes");
 }
 
-void RankNotes::has_aborted(const std::string& why) {
-  store_.set(key("aborted"), of_rank(rank_) + " has aborted (" + why + ")");
+// The kind is one digit before the text.
+void RankNotes::has_aborted(const AbortReason& why) {
+  store_.set(key("aborted"), std::to_string(static_cast<int>(why.kind)) + of_rank(rank_) +
+                                 " has aborted (" + why.text + ")");
 }
 
 void RankNotes::has_left(std::uint64_t calls) {
   store_.set(key("left", rank_), std::to_string(calls));
 }
 
+std::optional<AbortReason> RankNotes::find_abort() {
+  const auto note = store_.get(key("aborted"), Seconds{0});
+  if (!note) return std::nullopt;
+  return AbortReason(note->substr(1), static_cast<FailureKind>(note->front() - '0'));
+}
+
 std::string RankNotes::find_end(std::uint64_t call) {
-  if (const auto aborted = store_.get(key("aborted"), Seconds{0})) return *aborted;
   for (int other = 0; other < world_size_; ++other) {
     if (other == rank_) continue;
     const auto left = store_.get(key("left", other), Seconds{0});

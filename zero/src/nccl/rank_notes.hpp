@@ -5,8 +5,10 @@
 // Confined to the communicator's thread.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "sluice/zero/abort_reason.hpp"
 #include "sluice/zero/nccl.hpp"
 
 namespace sluice::zero {
@@ -21,10 +23,12 @@ class RankNotes {
   std::string take_id(std::chrono::duration<double> limit);
 
   void has_joined();
-  void has_aborted(const std::string& why);
+  void has_aborted(const AbortReason& why);
   // After `calls` calls.
   void has_left(std::uint64_t calls);
 
+  // What another rank has said that aborts; its text names the rank. Does not block.
+  std::optional<AbortReason> find_abort();
   // Why this rank's call number `call`, counted from 1, cannot end; empty: it can. Does not block.
   std::string find_end(std::uint64_t call);
   // Tells the others that this rank waits in `call`, and asks them; names those that do not answer

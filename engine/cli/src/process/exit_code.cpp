@@ -4,22 +4,22 @@
 #include <new>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/rank_failure.hpp"
 #include "sluice/config/config_error.hpp"
-#include "sluice/train/rank_failure.hpp"
 
 namespace sluice::cli {
 
 namespace {
 
-int exit_code_of(train::FailureKind kind) {
+int exit_code_of(FailureKind kind) {
   switch (kind) {
-    case train::FailureKind::usage:
+    case FailureKind::usage:
       return kExitUsage;
-    case train::FailureKind::does_not_fit:
+    case FailureKind::does_not_fit:
       return kExitDoesNotFit;
-    case train::FailureKind::storage:
+    case FailureKind::storage:
       return kExitStorage;
-    case train::FailureKind::other:
+    case FailureKind::other:
       return kExitOther;
   }
   return kExitOther;
@@ -30,7 +30,7 @@ int exit_code_of(train::FailureKind kind) {
 Failure classify(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
-  } catch (const train::RankFailure& e) {
+  } catch (const RankFailure& e) {
     return {exit_code_of(e.kind()), e.what(), false, true};
   } catch (const config::ConfigError& e) {
     return {kExitUsage, e.what(), true};

@@ -23,7 +23,7 @@ struct Failure {
   std::string message;
   // Each line begins with file:line:column, which editors read; nothing may precede it.
   bool begins_with_place = false;
-  // Another rank of the run shows the message.
+  // Another rank of the run shows the message, and should end first.
   bool shown_by_another_rank = false;
 };
 // Maps an error, which is not null, to its exit code and message.

@@ -9,37 +9,38 @@
 #include <utility>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/error_of.hpp"
+#include "sluice/base/rank_failure.hpp"
 #include "sluice/offload/swap_state.hpp"
 
 namespace sluice::models {
 
 namespace {
 
-// The error of a piece of work, and its text.
-struct Outcome {
-  std::exception_ptr failure;
-  std::string problem;  // empty: no failure
-};
-
-Outcome attempt(const std::function<void()>& work) {
-  Outcome outcome;
-  try {
-    work();
-  } catch (const std::exception& error) {
-    outcome.failure = std::current_exception();
-    outcome.problem = error.what();
-    if (outcome.problem.empty()) outcome.problem = "an error without a text";
-  }
-  return outcome;
+// Before the text of another rank's failure.
+std::string about(const std::string& directory) {
+  return directory.empty() ? "" : directory + ": ";
 }
 
-void throw_first(const Outcome& own, const std::vector<std::string>& problems,
-                 const std::string& directory, const std::string& what) {
-  if (own.failure) std::rethrow_exception(own.failure);
-  for (std::size_t rank = 0; rank < problems.size(); ++rank) {
-    if (problems[rank].empty()) continue;
-    throw StorageError(directory, what + "rank " + std::to_string(rank) + ": " + problems[rank]);
+// Makes the call that tells the others of `own`, a failure of this rank or null. That failure is
+// thrown even where the call breaks: a rank that has the text already may have ended.
+template <typename Call>
+auto told(const std::exception_ptr& own, Call&& call) -> decltype(call()) {
+  try {
+    return call();
+  } catch (...) {
+    if (own) std::rethrow_exception(own);
+    throw;
   }
+}
+
+// `failures`: of all ranks, encoded.
+void throw_first(const std::exception_ptr& own, const std::vector<std::string>& failures,
+                 const std::string& before) {
+  if (own) std::rethrow_exception(own);
+  for (std::size_t rank = 0; rank < failures.size(); ++rank)
+    if (!failures[rank].empty())
+      throw decode_failure(failures[rank], static_cast<int>(rank), before);
 }
 
 // Digests of what each rank has prepared. Throws on every rank, with nothing prepared, when one
@@ -48,19 +49,22 @@ std::vector<std::uint64_t> prepare_all(offload::SwapStore& store, zero::Communic
                                        const std::string& directory, std::int64_t step,
                                        const std::string& metadata) {
   std::uint64_t own_digest = 0;
-  const Outcome own = attempt([&] { own_digest = store.prepare_commit(step, metadata); });
-  std::vector<std::string> problems;
+  const std::exception_ptr own =
+      error_of([&] { own_digest = store.prepare_commit(step, metadata); });
+  std::vector<std::string> failures;
   std::vector<std::string> steps;
   std::vector<std::uint64_t> digests;
-  for (const std::string& each : gather_texts(
-           ranks, pack_texts({own.problem, std::to_string(step), std::to_string(own_digest)}))) {
+  const std::string mine =
+      pack_texts({encode_failure(own), std::to_string(step), std::to_string(own_digest)});
+  for (const std::string& each : told(own, [&] { return gather_texts(ranks, mine); })) {
     const std::vector<std::string> part = unpack_texts(each);
-    problems.push_back(part.at(0));
+    failures.push_back(part.at(0));
     steps.push_back(part.at(1));
     digests.push_back(std::stoull(part.at(2)));
   }
   try {
-    throw_first(own, problems, directory, "step " + std::to_string(step) + " is not committed: ");
+    throw_first(own, failures,
+                about(directory) + "step " + std::to_string(step) + " is not committed: ");
     for (std::size_t rank = 0; rank < steps.size(); ++rank) {
       if (steps[rank] == steps[0]) continue;
       throw StorageError(directory, "rank " + std::to_string(rank) + " commits step " +
@@ -143,19 +147,21 @@ std::string broadcast_text(zero::Communicator& ranks, const std::string& text) {
 
 void do_on_all(zero::Communicator& ranks, const std::string& directory,
                const std::function<void()>& work) {
-  const Outcome own = attempt(work);
-  throw_first(own, gather_texts(ranks, own.problem), directory, "");
+  const std::exception_ptr own = error_of(work);
+  throw_first(own, told(own, [&] { return gather_texts(ranks, encode_failure(own)); }),
+              about(directory));
 }
 
 std::string do_on_first(zero::Communicator& ranks, const std::string& directory,
                         const std::function<std::string()>& work) {
   std::string text;
-  Outcome own;
-  if (ranks.rank() == 0) own = attempt([&] { text = work(); });
-  // One broadcast for both: a first letter tells a problem from a result.
-  const std::string sent = broadcast_text(ranks, own.failure ? "!" + own.problem : "=" + text);
-  if (own.failure) std::rethrow_exception(own.failure);
-  if (sent.front() == '!') throw StorageError(directory, "rank 0: " + sent.substr(1));
+  std::exception_ptr own;
+  if (ranks.rank() == 0) own = error_of([&] { text = work(); });
+  // One broadcast for both: a first letter tells a failure from a result.
+  const std::string sent = told(
+      own, [&] { return broadcast_text(ranks, own ? "!" + encode_failure(own) : "=" + text); });
+  if (own) std::rethrow_exception(own);
+  if (sent.front() == '!') throw decode_failure(sent.substr(1), 0, about(directory));
   return sent.substr(1);
 }
 

@@ -1,61 +1,16 @@
 #include "ranks/rank_group.hpp"
 
 #include <algorithm>
-#include <filesystem>
 #include <span>
 #include <utility>
 
 #include "ranks/tcp_store.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/error_of.hpp"
 #include "sluice/models/rank_commit.hpp"
 #include "sluice/zero/device_ranks.hpp"
 
 namespace sluice::train {
-
-namespace {
-
-// A failure as other ranks read it: its kind, then its text. Empty: none.
-std::string encode(const std::exception_ptr& error) {
-  if (!error) return "";
-  return std::to_string(static_cast<int>(failure_kind(error))) + failure_text(error);
-}
-FailureKind kind_in(const std::string& encoded) {
-  return static_cast<FailureKind>(encoded.front() - '0');
-}
-
-}  // namespace
-
-FailureKind failure_kind(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const RankFailure& failure) {
-    return failure.kind();
-  } catch (const InvalidArgument&) {
-    return FailureKind::usage;
-  } catch (const DoesNotFit&) {
-    return FailureKind::does_not_fit;
-  } catch (const OutOfMemory&) {
-    return FailureKind::does_not_fit;
-  } catch (const IoError&) {
-    return FailureKind::storage;
-  } catch (const StorageError&) {
-    return FailureKind::storage;
-  } catch (const std::filesystem::filesystem_error&) {
-    return FailureKind::storage;
-  } catch (...) {
-    return FailureKind::other;
-  }
-}
-
-std::string failure_text(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& known) {
-    return known.what();
-  } catch (...) {
-    return "an exception of an unknown type";
-  }
-}
 
 RankGroup::RankGroup(zero::Ranks ranks, const RankPlace& place)
     : ranks_(std::move(ranks)), place_(place) {
@@ -90,14 +45,18 @@ void RankGroup::together(const std::string& label, const std::function<void()>& 
     if (error) std::rethrow_exception(error);
     return;
   }
-  const std::vector<std::string> failures = exchange(encode(error), label);
+  std::vector<std::string> failures;
+  // The error of this rank comes first also where the others end before they have it.
+  if (const auto broken = error_of([&] { failures = exchange(encode_failure(error), label); }))
+    std::rethrow_exception(error ? error : broken);
   const auto first = std::find_if(failures.begin(), failures.end(),
                                   [](const std::string& failure) { return !failure.empty(); });
   if (first == failures.end()) return;
   all_end_ = true;
   const auto at_fault = static_cast<int>(first - failures.begin());
-  if (error && (at_fault == rank() || encode(error) != *first)) std::rethrow_exception(error);
-  throw RankFailure(kind_in(*first), "rank " + std::to_string(at_fault) + ": " + first->substr(1));
+  if (error && (at_fault == rank() || encode_failure(error) != *first))
+    std::rethrow_exception(error);
+  throw decode_failure(*first, at_fault);
 }
 
 void RankGroup::refuse(const std::string& mistake) {
@@ -143,7 +102,7 @@ RankLinks RankGroup::take_links(offload::Device& device, bool by_nccl) {
   return links;
 }
 
-void RankGroup::abort(const std::string& why) const {
+void RankGroup::abort(const zero::AbortReason& why) const {
   if (size() > 1 && !all_end_) ranks_.control->abort(why);
 }
 

@@ -2,14 +2,13 @@
 // RankGroup: the ranks of one `sluice train`, and what they do together outside of steps: they
 // exchange texts, agree on numbers, and end together when one of them fails. Ranks are processes.
 
-#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "sluice/base/rank_failure.hpp"
 #include "sluice/offload/device.hpp"
-#include "sluice/train/rank_failure.hpp"
 #include "sluice/train/rank_place.hpp"
 #include "sluice/zero/nccl.hpp"
 #include "sluice/zero/ranks.hpp"
@@ -55,7 +54,7 @@ class RankGroup {
   RankLinks take_links(offload::Device& device, bool by_nccl);
   // Tells the other ranks why this one ends: their calls fail. Does nothing after one of the
   // functions above has thrown, since then all ranks end. Does not block.
-  void abort(const std::string& why) const;
+  void abort(const zero::AbortReason& why) const;
 
  private:
   zero::Ranks ranks_;
@@ -67,10 +66,5 @@ class RankGroup {
 // Joins the ranks that the launcher started. Blocks until all have joined. Throws InvalidArgument
 // when the launcher starts no ranks that this program can join, and Error when they cannot join.
 RankGroup join_ranks(const RankPlace& place);
-
-// The kind of an error, for other ranks.
-FailureKind failure_kind(const std::exception_ptr& error);
-// Its text.
-std::string failure_text(const std::exception_ptr& error);
 
 }  // namespace sluice::train

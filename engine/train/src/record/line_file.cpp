@@ -56,6 +56,11 @@ void make_directory(const std::string& directory) {
   if (error) throw IoError(error.value(), "create directory", directory);
 }
 
+void check_can_write_lines(const std::string& directory) {
+  make_directory(directory);
+  SLUICE_SYSCALL(::access(directory.c_str(), W_OK | X_OK), directory);
+}
+
 LineFile::LineFile(std::string path, std::int64_t last_kept, const NumberOf& number_of,
                    const std::string& setting)
     : path_(std::move(path)) {

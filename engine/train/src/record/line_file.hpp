@@ -46,5 +46,8 @@ void write_all(int fd, const std::string& text, const std::string& path);
 // Creates a directory and its parents; an existing one is unchanged. Throws IoError;
 // InvalidArgument when it is a file.
 void make_directory(const std::string& directory);
+// Makes the directory, and throws the error that a new file in it would meet: a run asks before it
+// takes memory.
+void check_can_write_lines(const std::string& directory);
 
 }  // namespace sluice::train

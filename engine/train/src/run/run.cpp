@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -27,6 +28,7 @@
 #include "sluice/base/error.hpp"
 #include "sluice/base/error_of.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/rank_failure.hpp"
 #include "sluice/base/threads.hpp"
 #include "sluice/config/lr_schedule.hpp"
 #include "sluice/models/parallel_check.hpp"
@@ -63,16 +65,10 @@ class Run {
   RunReport operator()() {
     try {
       return train();
-    } catch (const IoError& error) {
-      end_ranks(error.what());
-      say_where_it_stopped();
-      throw;
-    } catch (const StorageError& error) {
-      end_ranks(error.what());
-      say_where_it_stopped();
-      throw;
-    } catch (const std::exception& error) {
-      end_ranks(error.what());
+    } catch (...) {
+      const std::exception_ptr error = std::current_exception();
+      end_ranks(zero::AbortReason(error));
+      if (failure_kind(error) == FailureKind::storage) say_where_it_stopped();
       throw;
     }
   }
@@ -84,7 +80,7 @@ class Run {
   }
 
   // Before anything is destroyed: threads of this rank may wait for other ranks.
-  void end_ranks(const std::string& why) const {
+  void end_ranks(const zero::AbortReason& why) const {
     ranks_.abort(why);
     if (!resources_ || ranks_.size() == 1) return;
     resources_->communicator->abort(why);
@@ -377,8 +373,8 @@ RunReport run_training(const TrainRequest& request, TrainObserver& observer,
   const TrainRequest own = request_of_rank(request);
   try {
     return Run(own, ranks, observer, stop)();
-  } catch (const std::exception& error) {
-    ranks.abort(error.what());
+  } catch (...) {
+    ranks.abort(zero::AbortReason(std::current_exception()));
     throw;
   }
 }

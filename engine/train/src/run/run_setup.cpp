@@ -9,6 +9,7 @@
 
 #include "ranks/same_inputs.hpp"
 #include "ranks/shared_facts.hpp"
+#include "record/line_file.hpp"
 #include "run/run_settings.hpp"
 #include "saved/rank_places.hpp"
 #include "sluice/base/error.hpp"
@@ -107,6 +108,7 @@ RunSetup set_up_run(const TrainRequest& request, RankGroup& ranks, const std::at
   });
   setup.plan = plan_run(request, ranks, loaded, started);
   ranks.together("comparing the state with the configuration", [&] {
+    if (!request.report_dir.empty()) check_can_write_lines(request.report_dir);
     check_source(setup.source, setup.plan, setup.identity.seed);
     setup.identity.settings = settings_of(request, setup.plan, setup.data);
     if (!setup.source.state) return;

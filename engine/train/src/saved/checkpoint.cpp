@@ -1,10 +1,12 @@
 #include "saved/checkpoint.hpp"
 
+#include <exception>
 #include <functional>
 
 #include "saved/swap_commit.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/rank_failure.hpp"
 
 namespace sluice::train {
 
@@ -23,10 +25,11 @@ void try_checkpoint(const RunResources& resources, Progress& progress, std::int6
   };
   try {
     part();
-  } catch (const IoError& error) {
-    missed(error.what());
-  } catch (const StorageError& error) {
-    missed(error.what());
+  } catch (...) {
+    // The kind is one on all ranks, so they go on together or end together.
+    const std::exception_ptr error = std::current_exception();
+    if (failure_kind(error) != FailureKind::storage) throw;
+    missed(failure_text(error));
   }
 }
 

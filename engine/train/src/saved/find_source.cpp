@@ -108,14 +108,24 @@ std::optional<RunSource> read_swap(const std::string& swap, const std::string& c
   }
 }
 
-void refuse_existing(const std::string& directory, std::int64_t step) {
+// Names all that a new run would find again: each directory may hold the run, and that of the
+// checkpoints older steps too.
+void refuse_existing(const RunSource& found, const std::string& swap,
+                     const std::string& checkpoints) {
+  std::string lines;
+  const auto add = [&](const std::string& directory) {
+    lines += (lines.empty() ? "" : "; ") + ("sluice nvme clean " + directory + " --committed");
+  };
+  if (found.swap_holds_state) add(swap);
+  if (!checkpoints.empty() && !offload::list_checkpoint_folders(checkpoints).empty())
+    add(checkpoints);
   throw StorageError(
-      directory,
-      "holds a run that was committed at step " + std::to_string(step) +
+      found.directory,
+      "holds a run that was committed at step " + std::to_string(found.state->step) +
           ": to go on with it add --resume (in a loop of one's own: "
-          "EngineOptions::resume; in Python: resume=True), to begin anew remove it (sluice nvme "
-          "clean " +
-          directory + " --committed) or configure another directory");
+          "EngineOptions::resume; in Python: resume=True), to begin anew remove all that is "
+          "committed (" +
+          lines + ") or configure another directory");
 }
 
 // Versions before ranks.json left states that are not of one step on all ranks.
@@ -252,7 +262,8 @@ RunSource find_source(const config::TrainConfig& config, plan::Placement placeme
   const std::string swap = swap_directory(config, placement);
   RunSource source = chosen_on_first(ranks, swap, [&] {
     RunSource found = choose_source(config, swap, held, wait);
-    if (found.state && resume == Resume::no) refuse_existing(found.directory, found.state->step);
+    if (found.state && resume == Resume::no)
+      refuse_existing(found, swap, config.sluice.checkpoints.directory);
     if (!found.state && resume == Resume::yes)
       log(LogLevel::info, "--resume: nothing has been committed yet, the run begins at step 1");
     return found;

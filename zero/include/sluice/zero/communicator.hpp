@@ -26,6 +26,7 @@
 #include "sluice/base/ticket.hpp"
 #include "sluice/offload/device.hpp"
 #include "sluice/offload/device_span.hpp"
+#include "sluice/zero/abort_reason.hpp"
 #include "sluice/zero/call_counters.hpp"
 #include "sluice/zero/rank_call.hpp"
 
@@ -42,7 +43,8 @@ class Communicator {
   virtual bool on_device() const { return false; }
 
   // Starts a call. Does not block. The ticket's errors: InvalidArgument for a call that cannot be
-  // or in which ranks disagree, Error when a rank has left, does not answer, or has aborted. All
+  // or in which ranks disagree, Error when a rank has left or does not answer, RankFailure when
+  // it has aborted. All
   // begin_x below end here. The second throws InvalidArgument unless on_device(). The first throws
   // it where only the device's memory can be used (NCCL alone), except for a barrier.
   virtual Ticket begin(const HostCall& call);
@@ -51,8 +53,8 @@ class Communicator {
   // saves two changes of threads. The functions without begin_ end here.
   virtual void perform(const HostCall& call) { begin(call).finish(); }
   // Ends this rank's calls, those in flight and later ones, with an Error that says `why`, and
-  // tells the other ranks, whose calls then end too. Does not block.
-  virtual void abort(const std::string& why) = 0;
+  // tells the other ranks, whose calls then throw RankFailure. Does not block.
+  virtual void abort(const AbortReason& why) = 0;
   virtual CommunicatorCounters counters() const = 0;
   // `observer` is told of this rank's calls from now on.
   virtual void observe(CallObserver observer) = 0;

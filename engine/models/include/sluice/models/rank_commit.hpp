@@ -26,7 +26,7 @@ std::string pack_texts(const std::vector<std::string>& texts);
 std::vector<std::string> unpack_texts(const std::string& packed);
 
 // Calls `work` on this rank, and returns when it has succeeded on all. When it threw here, throws
-// that; when it threw on other ranks only, a StorageError about `directory` that names the first of
+// that; when it threw on other ranks only, a RankFailure about `directory` that names the first of
 // them and says why. `work` calls nothing collective. Blocks.
 void do_on_all(zero::Communicator& ranks, const std::string& directory,
                const std::function<void()>& work);

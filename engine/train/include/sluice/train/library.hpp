@@ -104,7 +104,7 @@ class TrainLibrary {
   // the report says so. Throws Interrupted when the signal came before a file was opened.
   // With several ranks in `request.place`, joins them (once in a process), and all of them stop
   // together. Only rank 0 writes steps.jsonl, report.json and monitors; each rank writes a trace,
-  // to PATH.rankN from rank 1 on. Throws RankFailure when another rank has failed before training.
+  // to PATH.rankN from rank 1 on. Throws RankFailure when another rank has failed.
   virtual RunReport train(const TrainRequest& request, TrainObserver& observer,
                           const std::atomic<int>& stop) = 0;
   virtual void generate(const GenerateRequest& request, GenerateObserver& observer,

@@ -1,12 +1,14 @@
 #pragma once
 // RankFailure: this rank ends because another one has failed, or because all ranks found one
-// mistake that rank 0 reports. No LibTorch. Exceptions are values without shared mutable state.
+// mistake that rank 0 reports. And failures as texts that ranks send each other. Exceptions are
+// values without shared mutable state; the functions are thread-safe.
 
+#include <exception>
 #include <string>
 
 #include "sluice/base/error.hpp"
 
-namespace sluice::train {
+namespace sluice {
 
 // The types of sluice/base/error.hpp that a program tells apart by its exit code.
 enum class FailureKind {
@@ -28,4 +30,13 @@ class RankFailure : public Error {
   FailureKind kind_;
 };
 
-}  // namespace sluice::train
+// The kind of an error, which is not null, and its text.
+FailureKind failure_kind(const std::exception_ptr& error);
+std::string failure_text(const std::exception_ptr& error);
+
+// The failure of a rank as the others get it; empty for null.
+std::string encode_failure(const std::exception_ptr& error);
+// As the others throw it. `encoded` is not empty; `before` precedes the name of the rank.
+RankFailure decode_failure(const std::string& encoded, int rank, const std::string& before = "");
+
+}  // namespace sluice
