@@ -168,6 +168,14 @@ TEST_F(NvmeBench, SwapsAListOfTensors) {
   EXPECT_GT(result["read_bytes"].asUInt64(), 0U);
 }
 
+TEST_F(NvmeBench, LooksForFioBeforeItFillsAFile) {
+  const ProgramResult result = run_program(
+      {sluice_program(), "nvme", "bench", dir_.path(), "--fio"}, {{"PATH", "/nowhere"}});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("--fio: fio is not installed (package fio)"));
+  EXPECT_TRUE(std::filesystem::is_empty(dir_.path()));
+}
+
 TEST_F(NvmeBench, ComparesWithFioAndFioWithItself) {
   if (run_program({"/bin/sh", "-c", "command -v fio"}).exit_code != 0)
     GTEST_SKIP() << "fio is not installed";

@@ -5,6 +5,7 @@
 
 #include "files/output_file.hpp"
 #include "files/system_files.hpp"
+#include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/text.hpp"
 #include "sluice/plan/plan_text.hpp"
@@ -121,16 +122,34 @@ void TrainProgress::on_choices(const std::vector<std::string>& choices) {
   for (const std::string& choice : choices) console_.print("chosen: " + choice);
 }
 
+// With what the steps write to the drive: users choose how many they train.
+std::string TrainProgress::steps_line(std::int64_t first_step, std::int64_t total_steps) const {
+  const std::string steps =
+      "training: steps " + std::to_string(first_step) + " to " + std::to_string(total_steps);
+  if (!plan_ || plan_->traffic.nvme_written_bytes == 0) return steps;
+  const auto count = static_cast<std::uint64_t>(total_steps - first_step + 1);
+  const auto every = static_cast<std::uint64_t>(plan_->config.sluice.commit_every);
+  const plan::StepTraffic& traffic = plan_->traffic;
+  const auto last = static_cast<std::uint64_t>(total_steps);
+  // Every so many steps, and the last one.
+  const std::uint64_t commits = (last + every - 1) / every - (last - count) / every;
+  const std::uint64_t written =
+      checked_mul(commits, traffic.nvme_written_bytes) +
+      checked_mul(count - commits, traffic.nvme_written_between_commits_bytes);
+  const bool is_one = plan_->config.world_size == 1;
+  return steps + "; they write " + format_bytes(written) + " to the drive" +
+         (is_one ? "" : " for this rank");
+}
+
 void TrainProgress::on_begin(std::int64_t first_step, std::int64_t total_steps) {
   first_step_ = first_step;
   total_steps_ = total_steps;
   printed_at_seconds_ = clock_.seconds();
   if (const std::string line = start_line(); !line.empty()) console_.print(line);
-  const std::string steps = std::to_string(first_step) + " to " + std::to_string(total_steps);
   console_.print(first_step > total_steps
                      ? (total_steps == 0 ? "evaluating, without training"
                                          : nothing_left(first_step - 1, total_steps))
-                     : "\ntraining: steps " + steps);
+                     : "\n" + steps_line(first_step, total_steps));
   if (first_step <= total_steps)
     console_.status("step " + std::to_string(first_step) + " is running");
 }

@@ -72,6 +72,7 @@ class TrainProgress : public train::TrainObserver {
     std::string work;
     double at_seconds;
   };
+  std::string steps_line(std::int64_t first_step, std::int64_t total_steps) const;
   std::string start_line() const;
   ProgressView view(const train::StepRecord& record) const;
   bool wants_line(const train::StepRecord& record) const;

@@ -336,6 +336,7 @@ int run_nvme_bench(const NvmeBenchArguments& arguments, Session& session) {
   if (arguments.gpu) return run_device_bench(arguments, session);
   Console& console = session.console();
   const StopSignals signals;
+  if (arguments.fio) require_fio();  // before a file is filled
   if (!arguments.html_path.empty()) check_page_path("--html", arguments.html_path, arguments.paths);
   std::vector<BenchTarget> targets = open_targets(arguments, console, signals.stop());
   std::vector<BenchOutcome> outcomes = begin_outcomes(arguments, targets, console);

@@ -128,6 +128,10 @@ Output run_and_read(std::vector<std::string> line) {
 
 }  // namespace
 
+void require_fio() {
+  run_and_read({"fio", "--version"});
+}
+
 void FioSlice::add(const FioSlice& other) {
   seconds += other.seconds;
   bytes += other.bytes;

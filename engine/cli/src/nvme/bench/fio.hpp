@@ -22,6 +22,8 @@ struct FioSlice {
 // The call of fio that run_fio makes, as a line for a shell.
 std::string fio_line(const NvmeBenchArguments& arguments, const BenchTarget& target,
                      std::string_view backend);
+// Throws InvalidArgument when fio is not installed.
+void require_fio();
 // Runs one slice; blocks until fio has ended. Throws InvalidArgument when fio is not installed, and
 // Error with fio's output when fio fails.
 FioSlice run_fio(const NvmeBenchArguments& arguments, const BenchTarget& target,
