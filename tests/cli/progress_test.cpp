@@ -127,6 +127,30 @@ TEST_F(Progress, PrintsFirstAndLastAndALineEachTenSecondsOutsideATerminal) {
   EXPECT_THAT(text, HasSubstr("step 24/24"));
 }
 
+// 100 steps of a second, and an evaluation of 50 s each 20.
+TEST_F(Progress, SpreadsEvaluationsOverTheStepsThatAreLeft) {
+  TrainProgress progress = make({});
+  progress.on_begin(1, 100);
+  for (std::int64_t i = 1; i <= 45; ++i) {
+    train::StepRecord record = step(i);
+    if (i % 20 == 0) {
+      for (std::uint64_t window = 0; window <= 50; ++window) {
+        progress.on_eval_progress(window, 50);
+        if (window < 50) now_ += 1;
+      }
+      record.eval_loss = 2.0;
+    }
+    progress.on_step(record);
+  }
+  const std::string text = output();
+  EXPECT_THAT(text, HasSubstr("evaluating: window 20 of 50\n"));
+  // Right behind the first evaluation, 2.5 s of it for each of 20 steps: 80 * (1 + 2.5).
+  EXPECT_THAT(text, HasSubstr("step 20/100  loss 2.0000  lr 1.000e-03  grad norm 0.500  "
+                              "100 tok/s  4m40s left"));
+  EXPECT_THAT(text, HasSubstr("step 40/100  loss 2.0000  lr 1.000e-03  grad norm 0.500  "
+                              "100 tok/s  3m30s left"));
+}
+
 TEST_F(Progress, PrintsEveryStepsPerPrintStepsWhenTheConfigurationSaysSo) {
   TrainProgress progress = make({});
   plan::Plan plan;

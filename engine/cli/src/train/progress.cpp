@@ -158,7 +158,9 @@ void TrainProgress::on_step(const train::StepRecord& record) {
   loss_.add(record.loss);
   train_losses_.push_back({static_cast<double>(record.step), record.loss});
   const double now = clock_.seconds();
-  recent_.push_back({now, record.seconds, record.tokens});
+  if (eval_began_at_seconds_) eval_seconds_ += now - *eval_began_at_seconds_;
+  eval_began_at_seconds_.reset();
+  recent_.push_back({now, record.seconds, eval_seconds_, record.tokens});
   if (recent_.size() > kRecentSteps) recent_.pop_front();
   if (record.skipped) {
     console_.print("step " + std::to_string(record.step) + ": update skipped");
@@ -210,11 +212,16 @@ void TrainProgress::print_profile(const train::StepRecord& record) {
 
 void TrainProgress::on_eval_progress(std::uint64_t done, std::uint64_t total) {
   const double now = clock_.seconds();
+  if (!eval_began_at_seconds_) eval_began_at_seconds_ = now;
+  const std::string line =
+      "evaluating: window " + std::to_string(done) + " of " + std::to_string(total);
+  if (!console_.terminal().is_terminal && now - printed_at_seconds_ >= kSecondsBetweenLines) {
+    console_.print(line);
+    printed_at_seconds_ = now;
+  }
   if (now - drawn_at_seconds_ < kSecondsBetweenRedraws && done < total) return;
   drawn_at_seconds_ = now;
-  console_.status(done < total ? "evaluating: window " + std::to_string(done) + " of " +
-                                     std::to_string(total)
-                               : last_status_);
+  console_.status(done < total ? line : last_status_);
 }
 
 ProgressView TrainProgress::view(const train::StepRecord& record) const {
@@ -231,9 +238,14 @@ ProgressView TrainProgress::view(const train::StepRecord& record) const {
   }
   view.tokens_per_second = step_seconds > 0 ? static_cast<double>(tokens) / step_seconds : 0;
   if (recent_.size() >= 2) {
-    // Measured by the clock, so that evaluations count.
-    const double each = (recent_.back().at_seconds - recent_.front().at_seconds) /
-                        static_cast<double>(recent_.size() - 1);
+    // Measured by the clock, so that all counts that is beside the steps. Evaluations are rare, and
+    // spread over all steps so far.
+    const Mark& first = recent_.front();
+    const Mark& last = recent_.back();
+    const double between =
+        last.at_seconds - first.at_seconds - (last.eval_seconds - first.eval_seconds);
+    const double each = between / static_cast<double>(recent_.size() - 1) +
+                        eval_seconds_ / static_cast<double>(record.step - first_step_ + 1);
     view.seconds_left = each * static_cast<double>(total_steps_ - record.step);
     view.eta = clock_.time_of_day(*view.seconds_left);
   }

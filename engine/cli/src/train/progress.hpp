@@ -65,6 +65,7 @@ class TrainProgress : public train::TrainObserver {
   struct Mark {
     double at_seconds;  // clock
     double step_seconds;
+    double eval_seconds;  // of all evaluations until then
     std::uint64_t tokens;
   };
   // A part of the start, and when it began.
@@ -95,6 +96,8 @@ class TrainProgress : public train::TrainObserver {
   std::deque<Mark> recent_;
   std::vector<PlotPoint> train_losses_;
   std::vector<PlotPoint> eval_losses_;
+  std::optional<double> eval_began_at_seconds_;  // empty: none is in progress
+  double eval_seconds_ = 0;                      // of all that have ended
   std::string last_status_;
 };
 
