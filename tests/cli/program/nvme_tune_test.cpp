@@ -114,8 +114,8 @@ TEST_F(NvmeTune, LeavesNoFileAfterAMistakeWhenItIsToCleanUp) {
                  {dir_.path(), "--out", dir_.file("t"), "--size", "64KiB", "--clean"});
   EXPECT_FALSE(std::filesystem::exists(bench_file));
   const auto interrupt = [&](std::vector<std::string> line) {
-    line.insert(line.begin(), {"/usr/bin/timeout", "--preserve-status", "--signal", "INT", "1",
-                               sluice_program(), "nvme", "tune"});
+    line.insert(line.begin(), {"/usr/bin/timeout", "--foreground", "--preserve-status", "--signal",
+                               "INT", "1", sluice_program(), "nvme", "tune"});
     return run_program(line);
   };
   const ProgramResult stopped = interrupt(with_flags({dir_.path(), "--seconds", "600"}));

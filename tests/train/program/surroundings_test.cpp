@@ -252,7 +252,7 @@ TEST(Surroundings, FewerProcessesThanThreadsAreAnErrorAtOnce) {
   SLUICE_SKIP_IF_NOT_PERMITTED(version, "becoming another user");
   if (version.exit_code == 127) GTEST_SKIP() << "other users cannot reach the build's folder";
   for (const rlim_t limit : {1, 2, 3}) {
-    expect_refused(limited(folder.arguments("report", 2), limit), 1,
+    expect_refused(limited(folder.arguments("report" + std::to_string(limit), 2), limit), 1,
                    {"threads that it needs", "RLIMIT_NPROC", "is " + std::to_string(limit)});
   }
 }
