@@ -124,7 +124,7 @@ void TrainProgress::on_choices(const std::vector<std::string>& choices) {
 
 // With what the steps write to the drive: users choose how many they train.
 std::string TrainProgress::steps_line(std::int64_t first_step, std::int64_t total_steps) const {
-  const std::string steps =
+  std::string steps =
       "training: steps " + std::to_string(first_step) + " to " + std::to_string(total_steps);
   if (!plan_ || plan_->traffic.nvme_written_bytes == 0) return steps;
   const auto count = static_cast<std::uint64_t>(total_steps - first_step + 1);

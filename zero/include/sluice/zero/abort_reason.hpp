@@ -11,9 +11,11 @@
 namespace sluice::zero {
 
 struct AbortReason {
+  // NOLINTBEGIN(google-explicit-constructor): a text alone is a reason
   AbortReason(const char* why) : text(why) {}
   AbortReason(std::string why, FailureKind of = FailureKind::other)
       : text(std::move(why)), kind(of) {}
+  // NOLINTEND(google-explicit-constructor)
   // An error that ends this rank. It is not null.
   explicit AbortReason(const std::exception_ptr& error);
 
