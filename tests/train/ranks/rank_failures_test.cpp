@@ -88,7 +88,7 @@ TEST_F(RankFailures, ARankThatCannotStartEndsAllWithItsMessageOnce) {
   EXPECT_EQ(result.err.find("sluice: rank 0"), std::string::npos) << result.err;
 }
 
-// What rank 0 alone finds. The other ranks may learn of it before rank 0 goes on, so it is tried
+// Rank 0 alone finds it. The other ranks may learn of it before rank 0 goes on, so it is tried
 // several times.
 TEST_F(RankFailures, AnErrorOfRankZeroAloneHasItsCodeAndIsShownWholeByRankZero) {
   RanksCase of{.ranks = 3, .stage = 3, .offload = "cpu", .exported = true};

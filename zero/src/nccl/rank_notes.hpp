@@ -27,7 +27,7 @@ class RankNotes {
   // After `calls` calls.
   void has_left(std::uint64_t calls);
 
-  // What another rank has said that aborts; its text names the rank. Does not block.
+  // The reason of another rank that has aborted; its text names the rank. Does not block.
   std::optional<AbortReason> find_abort();
   // Why this rank's call number `call`, counted from 1, cannot end; empty: it can. Does not block.
   std::string find_end(std::uint64_t call);

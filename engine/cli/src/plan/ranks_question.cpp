@@ -57,7 +57,7 @@ void describe_model(const RanksArguments& ranks, RanksQuestion& question) {
                             : ""));
 }
 
-// Of each rank: "micro-batch 2 x 4", or "micro-batch 2 x 8 (8 ranks), 2 x 1 (64 ranks)".
+// "micro-batch 2 x 4 of each rank", or "micro-batch 2 x 8 (8 ranks), 2 x 1 (64 ranks)".
 std::string batch_of_ranks(const RanksQuestion& question) {
   std::set<std::string> batches;
   std::string of_each;

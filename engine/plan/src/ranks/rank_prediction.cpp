@@ -84,7 +84,6 @@ StepWork step_work(const Plan& plan, const MachineRates& rates, int host_cores) 
   for (const zero::UnitLayout& unit : plan.layouts)
     parameters += static_cast<double>(unit.param_count);
   const double weights = parameters * static_cast<double>(size_of(plan.compute_dtype));
-  const DType wire = plan.config.zero.reduction.wire_dtype.value_or(plan.config.gradient_dtype());
   const int stage = plan.config.zero.stage;
   StepWork work;
   work.compute_seconds = all.compute_seconds;
@@ -94,7 +93,7 @@ StepWork step_work(const Plan& plan, const MachineRates& rates, int host_cores) 
   work.sharded_drive_seconds = sharded.drive_seconds;
   work.own_drive_seconds = all.drive_seconds - sharded.drive_seconds;
   work.gathered_bytes = (stage == 3 ? 2 * static_cast<double>(plan.passes()) : 1) * weights;
-  work.reduced_bytes = parameters * static_cast<double>(size_of(wire));
+  work.reduced_bytes = parameters * static_cast<double>(size_of(plan.config.wire_dtype()));
   work.tokens = all.tokens_per_second * all.step_seconds;
   work.shares_cores = !plan.device.gpu;
   if (work.shares_cores) {

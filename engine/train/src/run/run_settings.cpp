@@ -104,8 +104,7 @@ std::string reduction_text(const config::TrainConfig& config) {
   const double before = reduction.divisor_before_sum(config.world_size);
   return std::string(reduction.takes_sum ? "the sum" : "the mean") +
          (before == 1 ? "" : ", divided by " + shortest(before) + " before the sum") +
-         ", sent as " +
-         std::string(name_of(reduction.wire_dtype.value_or(config.gradient_dtype())));
+         ", sent as " + std::string(name_of(config.wire_dtype()));
 }
 
 std::optional<std::int64_t> number_in(const models::RunSettings& settings, const char* name) {

@@ -282,6 +282,8 @@ struct TrainConfig {
   DType compute_dtype() const;
   // The type in which gradients are summed, and in which they wait for their update.
   DType gradient_dtype() const { return fp32_gradient_sums ? DType::fp32 : compute_dtype(); }
+  // The type of gradients between ranks.
+  DType wire_dtype() const { return zero.reduction.wire_dtype.value_or(gradient_dtype()); }
   // Whether updates wait for all gradients of the step: clipping needs the norm, and an overflow in
   // fp16 skips the step. A unit with second states does not wait. False: each update begins when
   // its gradient arrives; in a loop of the user's own, every update waits for step().
