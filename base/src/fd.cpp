@@ -65,6 +65,18 @@ std::string read_regular_file(const std::string& path, std::uint64_t most_bytes)
   return read_regular_file(fd.get(), path, most_bytes);
 }
 
+std::string file_behind_links(const std::string& path) {
+  constexpr int kMostLinks = 40;  // as many as the kernel follows
+  std::filesystem::path file(path);
+  std::error_code error;
+  for (int i = 0; i < kMostLinks && std::filesystem::is_symlink(file, error); ++i) {
+    const std::filesystem::path target = std::filesystem::read_symlink(file, error);
+    if (error) break;
+    file = file.parent_path() / target;  // an absolute target replaces all of it
+  }
+  return file.string();
+}
+
 std::string free_numbered_path(const std::string& path) {
   const std::filesystem::path whole(path);
   for (int number = 1;; ++number) {

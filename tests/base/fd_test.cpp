@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <utility>
@@ -16,6 +17,8 @@
 
 namespace sluice {
 namespace {
+
+namespace fs = std::filesystem;
 
 int open_null() {
   return ::open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -37,6 +40,20 @@ TEST(ReadRegularFile, ReadsWhatEndsAndIsNotTooLong) {
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   EXPECT_THROW(read_regular_file(pipe, 100), StorageError);
   EXPECT_THROW(check_regular_file(pipe), StorageError);
+}
+
+TEST(FileBehindLinks, IsWhatOpeningWouldMake) {
+  const test::TempDir directory;
+  const std::string target = directory.file("folder/target");
+  fs::create_directory(directory.file("folder"));
+  fs::create_symlink("folder/second", directory.file("first"));
+  fs::create_symlink("target", directory.file("folder/second"));
+  EXPECT_EQ(file_behind_links(directory.file("first")), target) << "which is not there";
+  EXPECT_EQ(file_behind_links(target), target);
+  fs::create_symlink(target, directory.file("absolute"));
+  EXPECT_EQ(file_behind_links(directory.file("absolute")), target);
+  fs::create_symlink("loop", directory.file("loop"));
+  EXPECT_EQ(file_behind_links(directory.file("loop")), directory.file("loop"));
 }
 
 TEST(UniqueFd, IsEmptyByDefault) {

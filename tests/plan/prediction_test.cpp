@@ -210,6 +210,16 @@ TEST(Rates, NoneThatNoMachineHas) {
   EXPECT_EQ(load_rates(path, "a")->measured, "to [31mday");
 }
 
+TEST(Rates, GoToTheFileThatALinkLeadsTo) {
+  const test::TempDir directory;
+  const std::string link = directory.file("link.json");
+  std::filesystem::create_symlink("shared/rates.json", link);
+  check_rates_path(link);
+  for (const char* when : {"today", "again"}) save_rates(link, "a", {compute_only(), when});
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(load_rates(directory.file("shared/rates.json"), "a")->measured, "again");
+}
+
 TEST(Rates, WhatEndsNeverIsNotReadOrReplaced) {
   const test::TempDir directory;
   const std::string pipe = directory.file("pipe");

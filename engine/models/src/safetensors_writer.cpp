@@ -9,6 +9,7 @@
 #include <set>
 
 #include "safetensors_format.hpp"
+#include "sluice/base/fd.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/models/safetensors.hpp"
 
@@ -75,15 +76,12 @@ void allocate_file(int fd, const std::string& path, std::uint64_t size_bytes) {
 // remove the device.
 std::string replaced_file(const std::string& path) {
   std::error_code error;
-  std::filesystem::path target = path;
-  // Resolved by hand, because the target may not exist yet. The limit is the kernel's.
-  for (int links = 0; links < 40 && std::filesystem::is_symlink(target, error); ++links)
-    target = target.parent_path() / std::filesystem::read_symlink(target, error);
+  const std::string target = file_behind_links(path);
   const auto status = std::filesystem::status(target, error);
   SLUICE_CHECK(
       !std::filesystem::exists(status) || std::filesystem::is_regular_file(status),
       path + ": is not a regular file, so it cannot be replaced by one; give another name");
-  return target.string();
+  return target;
 }
 
 }  // namespace

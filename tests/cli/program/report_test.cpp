@@ -101,6 +101,25 @@ TEST_F(Report, IsOneSelfContainedPageOfARun) {
   EXPECT_THAT(text, HasSubstr("sluice train --data &#39;it &amp; that&#39;"));
 }
 
+TEST_F(Report, TellsTheStepsOfAResumedRunFromThoseBeforeIt) {
+  const std::string moved = "{\"nvme_read\":1048576,\"nvme_write\":0}";
+  const std::string resumed =
+      R"({"step":3,"loss":3,"tokens":512,"seconds":0.5,"bytes":)" + moved + "}\n";
+  write_steps(step_line(1) + step_line(2) + resumed);
+  Json::Value report_json = parse_json(kReportJson);
+  report_json["steps"] = 1;
+  write_file(run() + "/report.json", report_json.toStyledString());
+  ASSERT_EQ(report().exit_code, 0);
+  EXPECT_THAT(page(), HasSubstr("steps 1 to 3, resumed after step 2;"));
+  EXPECT_THAT(page(), HasSubstr("(median since step 2)"));
+  EXPECT_THAT(page(), HasSubstr("<td>1.00 MiB</td>"));  // not the mean of all three steps
+
+  report_json["steps"] = 3;
+  write_file(run() + "/report.json", report_json.toStyledString());
+  ASSERT_EQ(report().exit_code, 0);
+  EXPECT_THAT(page(), Not(HasSubstr("resumed")));
+}
+
 TEST_F(Report, SaysHowToGetATraceWhereThereIsNone) {
   write_steps(step_line(1));
   ASSERT_EQ(report().exit_code, 0);

@@ -120,6 +120,8 @@ TEST(Resume, WithStatesInMemoryGoesOnFromTheNewestCheckpoint) {
   const ProgramResult rest = folder.train("parts", 20, {"--resume"});
   ASSERT_EQ(rest.exit_code, 0) << rest.err;
   EXPECT_EQ(column(folder, "parts", "loss"), column(folder, "whole", "loss"));
+  EXPECT_NE(folder.report_text("parts").find("\"steps\":8,"), std::string::npos)
+      << folder.report_text("parts");
   EXPECT_EQ(names(folder.files("checkpoints")).size(), 1 + 2 * 4U)
       << "a lock, and two checkpoints of a folder and three files each";
 }

@@ -19,20 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The file that opening `path` opens or makes: `path`, or what symbolic links lead to, which need
-// not exist. The kernel follows as many links.
-std::string behind_links(const std::string& path) {
-  constexpr int kMostLinks = 40;
-  fs::path file(path);
-  std::error_code error;
-  for (int i = 0; i < kMostLinks && fs::is_symlink(file, error); ++i) {
-    const fs::path target = fs::read_symlink(file, error);
-    if (error) break;
-    file = file.parent_path() / target;  // an absolute target replaces all of it
-  }
-  return file.string();
-}
-
 // Whether `path` names the input, or the bench file in it. Other names of the file count, and so
 // does a file that does not exist yet.
 bool is_input(const std::string& path, const std::string& input) {
@@ -56,7 +42,7 @@ void write_file(const std::string& path, const std::string& text) {
   if (file) return;
   const int error_number = errno != 0 ? errno : EIO;
   std::error_code ignored;
-  if (fs::is_regular_file(path, ignored)) fs::remove(behind_links(path), ignored);
+  if (fs::is_regular_file(path, ignored)) fs::remove(file_behind_links(path), ignored);
   throw IoError(error_number, "write", path);
 }
 
@@ -67,7 +53,7 @@ void check_writable(const std::string& flag, const std::string& path,
   SLUICE_CHECK(!exists || !S_ISDIR(status.st_mode), flag + ": " + path + ": this is a directory");
   if (exists && !S_ISREG(status.st_mode))
     return;  // opening a pipe would be noticed at its other end
-  const std::string file = behind_links(path);
+  const std::string file = file_behind_links(path);
   for (const std::string& input : inputs)
     SLUICE_CHECK(!is_input(file, input), flag + ": " + path + ": is " + what_inputs_are);
   SLUICE_CHECK(!offload::is_run_file(file),

@@ -60,8 +60,10 @@ RunRecord read_run(const ReportArguments& arguments) {
                    ": there is no steps.jsonl and no report.json: sluice train "
                    "--report " +
                    shell_quote(run.directory) + " writes them");
-  if (is_there(steps)) run.steps = read_steps(steps);
   if (is_there(report)) run.report = read_report(report);
+  if (run.report.isObject() && run.report["last_step"].isInt() && run.report["steps"].isInt())
+    run.resumed_after = run.report["last_step"].asInt() - run.report["steps"].asInt();
+  if (is_there(steps)) run.steps = read_steps(steps, run.resumed_after + 1);
   SLUICE_CHECK(run.steps.count > 0 || !run.report.isNull(),
                steps + ": no step of the run has ended yet");
   read_trace(run, arguments);

@@ -73,7 +73,10 @@ std::string summary(const RunRecord& run) {
   std::string text;
   const auto say = [&](const std::string& part) { text += (text.empty() ? "" : "; ") + part; };
   if (steps.count > 0) {
-    say("steps " + std::to_string(steps.first_step) + " to " + std::to_string(steps.last_step));
+    say("steps " + std::to_string(steps.first_step) + " to " + std::to_string(steps.last_step) +
+        (run.resumed_after >= steps.first_step
+             ? ", resumed after step " + std::to_string(run.resumed_after)
+             : ""));
     if (steps.last_loss) say("last loss " + format_number("%.4f", *steps.last_loss));
   }
   if (steps.last_eval_loss) say("eval loss " + format_number("%.4f", *steps.last_eval_loss));
@@ -181,8 +184,9 @@ std::string limits(const RunRecord& run) {
                              {"nvme_write", "nvme write", 1, StepValue::written_bytes}};
   std::string out =
       heading("Limits of a step") +
-      paragraph("A step takes " + format_number("%.4g s", *step_seconds) +
-                " (median). It cannot be faster than the link that is busy longest: "
+      paragraph("A step takes " + format_number("%.4g s", *step_seconds) + " (median" +
+                (run.resumed_after > 0 ? " since step " + std::to_string(run.resumed_after) : "") +
+                "). It cannot be faster than the link that is busy longest: "
                 "bound by " +
                 bound + ".") +
       "<div class=\"wide\"><table>\n" +

@@ -4,6 +4,7 @@
 
 #include <json/value.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -15,8 +16,9 @@ namespace sluice::cli {
 struct RunRecord {
   std::string directory;
   RunSteps steps;
-  Json::Value report;      // null when the run has no report.json (yet)
-  std::string trace_path;  // empty: no trace
+  Json::Value report;              // null when the run has no report.json (yet)
+  std::int64_t resumed_after = 0;  // the step that the run of report.json continued from
+  std::string trace_path;          // empty: no trace
   std::optional<TracedStep> traced;
 };
 

@@ -81,7 +81,7 @@ StepValues values_of(const Json::Value& line) {
 }
 
 // Adds the line of a step; returns the line's mistake, or an empty text.
-std::string add_line(RunSteps& steps, const Json::Value& line) {
+std::string add_line(RunSteps& steps, std::int64_t first_of_run, const Json::Value& line) {
   const Json::Value& step = line["step"];
   if (!step.isInt64()) return "expected a step's number as \"step\"";
   if (steps.count > 0 && step.asInt64() <= steps.last_step) {
@@ -103,7 +103,7 @@ std::string add_line(RunSteps& steps, const Json::Value& line) {
   }
   if (std::isfinite(values[StepValue::eval_loss])) {
     steps.last_eval_loss = values[StepValue::eval_loss];
-  } else {
+  } else if (steps.last_step >= first_of_run) {
     steps.training.add(steps.last_step, values);
   }
   if (line["skipped"].isBool() && line["skipped"].asBool()) {
@@ -140,7 +140,7 @@ std::string text_at(const Json::Value& root, const char* key) {
   return root.isObject() && root[key].isString() ? root[key].asString() : "";
 }
 
-RunSteps read_steps(const std::string& path) {
+RunSteps read_steps(const std::string& path, std::int64_t first_of_run) {
   std::ifstream file = open_record(path);
   const ObjectReader reader;
   RunSteps steps;
@@ -151,7 +151,7 @@ RunSteps read_steps(const std::string& path) {
     Json::Value object;
     std::string why = "this is no JSON object";
     if (reader.read(line, object)) {
-      why = add_line(steps, object);
+      why = add_line(steps, first_of_run, object);
     } else if (!has_end) {
       steps.last_line_is_cut = true;
       break;

@@ -18,7 +18,7 @@ struct RunSteps {
   static constexpr std::size_t kListed = 20;
 
   StepBuckets buckets;
-  StepBuckets::Bucket training;  // all steps without an evaluation, which moves bytes too
+  StepBuckets::Bucket training;  // of the last run: its steps without an evaluation
   std::int64_t first_step = 0;
   std::int64_t last_step = 0;
   std::uint64_t count = 0;
@@ -35,8 +35,9 @@ struct RunSteps {
 // Opens a file of a run for reading. Throws IoError, and StorageError when it is no regular file.
 std::ifstream open_record(const std::string& path);
 
-// Reads steps.jsonl. Throws StorageError that names the damaged line. Throws IoError.
-RunSteps read_steps(const std::string& path);
+// Reads steps.jsonl, whose last run began with step `first_of_run`. Throws StorageError that names
+// the damaged line. Throws IoError.
+RunSteps read_steps(const std::string& path, std::int64_t first_of_run);
 
 // Reads report.json. Throws StorageError when it is no JSON object; IoError.
 Json::Value read_report(const std::string& path);

@@ -177,11 +177,12 @@ std::optional<SavedRates> load_rates(const std::string& path, const std::string&
 void check_rates_path(const std::string& path) {
   replaceable_entries(path);
   // save_rates() makes the folders that are absent.
-  fs::path folder = fs::path(path).parent_path();
+  const fs::path replaced = file_behind_links(path);
+  fs::path folder = replaced.parent_path();
   std::error_code error;
   while (!folder.empty() && !fs::exists(folder, error) && !error) folder = folder.parent_path();
   if (error) throw IoError(error.value(), "stat", folder.string());
-  const std::string temporary = temporary_name((folder / fs::path(path).filename()).string());
+  const std::string temporary = temporary_name((folder / replaced.filename()).string());
   const UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   if (!fd) throw IoError(errno, "write", path);
   ::unlink(temporary.c_str());
@@ -203,10 +204,11 @@ void save_rates(const std::string& path, const std::string& key, const SavedRate
   entries.append(entry);
 
   std::error_code error;
-  const fs::path parent = fs::path(path).parent_path();
+  const std::string replaced = file_behind_links(path);
+  const fs::path parent = fs::path(replaced).parent_path();
   if (!parent.empty()) fs::create_directories(parent, error);
   if (error) throw IoError(error.value(), "create directory", parent.string());
-  const std::string temporary = temporary_name(path);
+  const std::string temporary = temporary_name(replaced);
   {
     errno = 0;
     std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
@@ -219,7 +221,7 @@ void save_rates(const std::string& path, const std::string& key, const SavedRate
       throw IoError(error_number, "write", path);
     }
   }
-  fs::rename(temporary, path, error);
+  fs::rename(temporary, replaced, error);
   if (!error) return;
   const IoError failure(error.value(), "rename", path);
   fs::remove(temporary, error);

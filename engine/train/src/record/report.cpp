@@ -181,6 +181,7 @@ std::string to_json(const RunReport& report) {
   if (report.losses.loss_scale) root["loss_scale"] = *report.losses.loss_scale;
   if (!report.ranks.by_rank.empty()) root["ranks"] = to_value(report.ranks);
   if (!report.calls.empty()) root["calls"] = to_value(report.calls);
+  root["steps"] = Json::Int64(report.steps);
   root["last_step"] = Json::Int64(report.last_step);
   root["committed_step"] = Json::Int64(report.committed_step);
   root["skipped_steps"] = Json::Int64(report.skipped_steps);

@@ -91,12 +91,13 @@ RunReport make_report(const ReportSources& from) {
   report.losses.evaluation = from.tally.eval_loss;
   report.losses.last = from.tally.last_loss;
   report.losses.loss_scale = from.progress.loss_scaler.reported();
+  report.steps = static_cast<std::int64_t>(from.tally.step_seconds.size());
   report.last_step = from.progress.step;
   report.committed_step = from.progress.committed_step;
   report.skipped_steps = from.tally.skipped;
   if (report.skipped_steps > 0)
     report.notices.push_back(std::to_string(report.skipped_steps) + " of " +
-                             std::to_string(from.tally.step_seconds.size()) +
+                             std::to_string(report.steps) +
                              " steps updated nothing: their gradients were not finite");
   report.missed_checkpoints = from.progress.missed.count;
   if (report.missed_checkpoints > 0) report.notices.push_back(missed_text(from.progress.missed));

@@ -16,9 +16,19 @@ void UnitOrder::enter(Pass pass, const std::vector<std::size_t>& units, zero::Ga
     end(track);
     pause();
   }
+  const auto is_expected = [&] {
+    const std::size_t at = track.seen.size();
+    return at < track.expected.size() && track.expected[at] == units;
+  };
+  // A forward without a backward, as in an evaluation with gradients on: the next one begins anew.
+  const bool is_first = !track.seen.empty() && units == track.seen.front();
+  const bool has_order = !track.expected.empty() || track.seen.size() >= kMostSeen;
+  if (!is_expected() && is_first && has_order) {
+    track.seen.clear();
+    pause();
+  }
   const std::size_t at = track.seen.size();
-  const bool expected = at < track.expected.size() && track.expected[at] == units;
-  if (!expected) {
+  if (!is_expected()) {
     track.expected.clear();
     pause();
     prefetcher_.begin_pass({units});

@@ -35,6 +35,8 @@ class UnitOrder {
     Stages expected;  // stages of the whole pass; empty: unknown
     Stages seen;      // stages so far
   };
+  // A longer micro-batch is not learned as a whole.
+  static constexpr std::size_t kMostSeen = 1U << 16;
   static void end(Track& track);
 
   zero::Prefetcher& prefetcher_;

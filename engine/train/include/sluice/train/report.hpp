@@ -164,6 +164,7 @@ struct RunReport {
   ReportedLosses losses;
   RankNumbers ranks;
   std::vector<ReportedCalls> calls;  // empty without comms_logger
+  std::int64_t steps = 0;            // of this run: a resumed one begins after the steps before it
   std::int64_t last_step = 0;
   std::int64_t committed_step = 0;
   std::int64_t skipped_steps = 0;       // of this run, whose gradients were not finite
