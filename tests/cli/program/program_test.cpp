@@ -73,8 +73,9 @@ TEST(Program, IndentsEveryLineOfAnExample) {
 
 TEST(Program, HelpOfPlanSaysWhatPlanDoes) {
   const std::string help = run_sluice({"plan", "--help"}).out;
-  for (const char* part : {"adds how much all N steps write", "nothing is written",
-                           "changes no plan", "tokens only by training"}) {
+  for (const char* part :
+       {"adds how much all N steps write", "nothing is written", "changes no plan",
+        "tokens only by training", "--learning-rate, --lr LR"}) {
     EXPECT_THAT(help, HasSubstr(part));
   }
   EXPECT_THAT(help, Not(HasSubstr("write steps.jsonl")));

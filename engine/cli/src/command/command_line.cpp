@@ -23,11 +23,19 @@ std::string quoted(const std::string& text) {
   return "\"" + text + "\"";
 }
 
-std::string shown_name(const CLI::Option& option) {
+// DeepSpeed's names with underscores are taken, and not shown.
+enum class Names { first, all };
+
+std::string shown_name(const CLI::Option& option, Names kind) {
   if (option.get_positional()) return option.get_type_name();
   std::string shown;
   for (const std::string& name : option.get_snames()) shown += "-" + name + ", ";
   shown += "--" + option.get_lnames().front();
+  if (kind == Names::all) {
+    for (const std::string& name : option.get_lnames())
+      if (name.find('_') == std::string::npos && name != option.get_lnames().front())
+        shown += ", --" + name;
+  }
   if (option.get_type_size() != 0) shown += " " + option.get_type_name();
   return shown;
 }
@@ -51,7 +59,7 @@ std::string usage_line(const CLI::App& command) {
   std::string line = "usage: " + full_name(command);
   if (!command.get_subcommands({}).empty()) line += " COMMAND";
   for (const CLI::Option* option : command.get_options()) {
-    if (option->get_required()) line += " " + shown_name(*option);
+    if (option->get_required()) line += " " + shown_name(*option, Names::first);
   }
   line += " [options]";
   if (command.get_prefix_command()) line += " PROGRAM [arguments of PROGRAM]";
@@ -115,7 +123,7 @@ std::string missing_options(const CLI::App& command) {
   std::string missing;
   for (const CLI::Option* option : command.get_options()) {
     if (!option->get_required() || option->count() > 0) continue;
-    missing += (missing.empty() ? "" : ", ") + shown_name(*option);
+    missing += (missing.empty() ? "" : ", ") + shown_name(*option, Names::first);
   }
   return missing;
 }
@@ -219,7 +227,7 @@ std::string help_text(const CLI::App& command) {
   rows.clear();
   for (const CLI::Option* option : command.get_options()) {
     if (option->get_group().empty()) continue;  // in no help
-    rows.emplace_back(shown_name(*option), option->get_description());
+    rows.emplace_back(shown_name(*option, Names::all), option->get_description());
   }
   out += "\noptions:\n" + two_columns(rows);
   return out + "\nexample:\n  " + command.get_footer() + "\n";

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <utility>
 
 #include "record/line_file.hpp"
 #include "sluice/base/error.hpp"
@@ -95,6 +96,22 @@ long long newest_time(const std::string& directory) {
   return newest;
 }
 
+AppendFile new_file_in(const std::string& directory) {
+  make_directory(directory);
+  const std::string host = host_name();
+  // Two starts in one second, or a clock that was set back, keep the order of the names.
+  for (auto time = std::max(static_cast<long long>(now_seconds()), newest_time(directory) + 1);;
+       ++time) {
+    char digits[32];
+    std::snprintf(digits, sizeof(digits), "%010lld", time);
+    const std::string path =
+        directory + "/" + kPrefix + digits + "." + host + "." + std::to_string(::getpid()) + ".0";
+    UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644));
+    if (fd) return AppendFile(std::move(fd), path, 0);
+    if (errno != EEXIST) throw IoError(errno, "create", path);
+  }
+}
+
 }  // namespace
 
 std::uint32_t crc32c(const std::string& bytes) {
@@ -104,31 +121,17 @@ std::uint32_t crc32c(const std::string& bytes) {
   return ~crc;
 }
 
-EventFile::EventFile(const std::string& directory, std::int64_t first_step) {
-  make_directory(directory);
-  const std::string host = host_name();
-  // Two starts in one second, or a clock that was set back, keep the order of the names.
-  for (auto time = std::max(static_cast<long long>(now_seconds()), newest_time(directory) + 1);;
-       ++time) {
-    char digits[32];
-    std::snprintf(digits, sizeof(digits), "%010lld", time);
-    path_ =
-        directory + "/" + kPrefix + digits + "." + host + "." + std::to_string(::getpid()) + ".0";
-    fd_ = UniqueFd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644));
-    if (fd_) break;
-    if (errno != EEXIST) throw IoError(errno, "create", path_);
-  }
+EventFile::EventFile(const std::string& directory, std::int64_t first_step)
+    : file_(new_file_in(directory)) {
   // session_log = 7 with status = 1, START = 1.
-  write_all(fd_.get(),
-            event(first_step, bytes_field(3, "brain.Event:2")) +
-                event(first_step, bytes_field(7, key(1, Kind::varint) + varint(1))),
-            path_);
+  file_.append(event(first_step, bytes_field(3, "brain.Event:2")) +
+               event(first_step, bytes_field(7, key(1, Kind::varint) + varint(1))));
 }
 
 void EventFile::append(const std::vector<Scalar>& scalars, std::int64_t step) {
   std::string text;
   for (const Scalar& scalar : scalars) text += event(step, scalar_summary(scalar));
-  write_all(fd_.get(), text, path_);
+  file_.append(text);
 }
 
 }  // namespace sluice::train

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "sluice/base/fd.hpp"
+#include "record/append_file.hpp"
 
 namespace sluice::train {
 
@@ -23,14 +23,16 @@ class EventFile {
   // earlier files have from this step on. Throws IoError.
   EventFile(const std::string& directory, std::int64_t first_step);
 
-  // Appends one event for each scalar, in one write().
+  // Appends one event for each scalar, as AppendFile::append.
   void append(const std::vector<Scalar>& scalars, std::int64_t step);
 
-  const std::string& path() const { return path_; }
+  // Writes the events that wait. Throws IoError.
+  void flush() { file_.append(""); }
+
+  const std::string& path() const { return file_.path(); }
 
  private:
-  std::string path_;
-  UniqueFd fd_;
+  AppendFile file_;
 };
 
 // CRC-32C (Castagnoli), as RFC 3720 has it: "123456789" gives 0xe3069283.

@@ -36,16 +36,35 @@ std::uint64_t kept_length(const std::string& path, std::int64_t last_kept,
   return has_numbered ? kept : 0;
 }
 
-}  // namespace
-
-void write_all(int fd, const std::string& text, const std::string& path) {
-  // A file system that takes less than one write() gets the rest.
-  std::size_t done = 0;
-  while (done < text.size()) {
-    done += static_cast<std::size_t>(
-        SLUICE_SYSCALL(::write(fd, text.data() + done, text.size() - done), path));
-  }
+UniqueFd open_and_lock(const std::string& path, const std::string& setting) {
+  // Read as well: a FIFO of this name, opened for writing only, would be waited for.
+  UniqueFd fd(
+      SLUICE_SYSCALL(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644), path));
+  struct stat info {};
+  SLUICE_SYSCALL(::fstat(fd.get(), &info), path);
+  if (!S_ISREG(info.st_mode))
+    throw StorageError(path, "is not a regular file: remove it, or choose another " + setting);
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return fd;
+  if (errno != EWOULDBLOCK) throw IoError(errno, "flock", path);
+  throw StorageError(path, "is being written by another run: give each its own " + setting);
 }
+
+AppendFile open_kept(const std::string& path, std::int64_t last_kept,
+                     const LineFile::NumberOf& number_of, const std::string& setting) {
+  UniqueFd fd = open_and_lock(path, setting);
+  const std::uint64_t kept = kept_length(path, last_kept, number_of);
+  if (kept == 0 && std::filesystem::file_size(path) > 0) {
+    // The file belongs to an earlier run; this run starts a new one.
+    const std::string aside = free_numbered_path(path);
+    SLUICE_SYSCALL(::rename(path.c_str(), aside.c_str()), path);
+    log(LogLevel::info, path + " is of an earlier run and is now " + aside);
+    fd = open_and_lock(path, setting);
+  }
+  SLUICE_SYSCALL(::ftruncate(fd.get(), static_cast<off_t>(kept)), path);
+  return AppendFile(std::move(fd), path, kept);
+}
+
+}  // namespace
 
 void make_directory(const std::string& directory) {
   std::error_code error;
@@ -61,44 +80,8 @@ void check_can_write_lines(const std::string& directory) {
   SLUICE_SYSCALL(::access(directory.c_str(), W_OK | X_OK), directory);
 }
 
-LineFile::LineFile(std::string path, std::int64_t last_kept, const NumberOf& number_of,
+LineFile::LineFile(const std::string& path, std::int64_t last_kept, const NumberOf& number_of,
                    const std::string& setting)
-    : path_(std::move(path)) {
-  open_and_lock(setting);
-  const std::uint64_t kept = kept_length(path_, last_kept, number_of);
-  if (kept == 0 && std::filesystem::file_size(path_) > 0) {
-    // The file belongs to an earlier run; this run starts a new one.
-    const std::string aside = free_numbered_path(path_);
-    SLUICE_SYSCALL(::rename(path_.c_str(), aside.c_str()), path_);
-    log(LogLevel::info, path_ + " is of an earlier run and is now " + aside);
-    open_and_lock(setting);
-  }
-  SLUICE_SYSCALL(::ftruncate(fd_.get(), static_cast<off_t>(kept)), path_);
-  written_bytes_ = kept;
-}
-
-void LineFile::open_and_lock(const std::string& setting) {
-  // Read as well: a FIFO of this name, opened for writing only, would be waited for.
-  fd_ = UniqueFd(
-      SLUICE_SYSCALL(::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644), path_));
-  struct stat info {};
-  SLUICE_SYSCALL(::fstat(fd_.get(), &info), path_);
-  if (!S_ISREG(info.st_mode)) {
-    throw StorageError(path_, "is not a regular file: remove it, or choose another " + setting);
-  }
-  if (::flock(fd_.get(), LOCK_EX | LOCK_NB) == 0) return;
-  if (errno != EWOULDBLOCK) throw IoError(errno, "flock", path_);
-  throw StorageError(path_, "is being written by another run: give each its own " + setting);
-}
-
-void LineFile::append(const std::string& lines) {
-  waiting_ += lines;
-  if (is_torn_) SLUICE_SYSCALL(::ftruncate(fd_.get(), static_cast<off_t>(written_bytes_)), path_);
-  is_torn_ = true;
-  write_all(fd_.get(), waiting_, path_);
-  is_torn_ = false;
-  written_bytes_ += waiting_.size();
-  waiting_.clear();
-}
+    : file_(open_kept(path, last_kept, number_of, setting)) {}
 
 }  // namespace sluice::train

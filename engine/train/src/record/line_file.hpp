@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "sluice/base/fd.hpp"
+#include "record/append_file.hpp"
 
 namespace sluice::train {
 
@@ -21,27 +21,17 @@ class LineFile {
   // `last_kept`, and a torn last line. If no numbered line would be left, the file is renamed to
   // steps.1.jsonl (or the next free number) instead. `setting`: what chooses the path, for
   // messages. Throws IoError; StorageError when another run writes there.
-  LineFile(std::string path, std::int64_t last_kept, const NumberOf& number_of,
+  LineFile(const std::string& path, std::int64_t last_kept, const NumberOf& number_of,
            const std::string& setting);
 
   // True when nothing is in the file yet.
-  bool is_empty() const { return written_bytes_ == 0 && waiting_.empty(); }
-  // Appends whole lines with one write(). Throws IoError; the lines then wait for the next call,
-  // which writes them first.
-  void append(const std::string& lines);
+  bool is_empty() const { return file_.is_empty(); }
+  // Appends whole lines, as AppendFile::append.
+  void append(const std::string& lines) { file_.append(lines); }
 
  private:
-  void open_and_lock(const std::string& setting);
-
-  std::string path_;
-  UniqueFd fd_;
-  std::uint64_t written_bytes_ = 0;  // whole lines in the file
-  std::string waiting_;              // some hundred bytes a step
-  bool is_torn_ = false;             // a write has failed: the file may have a part of a line
+  AppendFile file_;
 };
-
-// Writes all of the text; one write() in practice. Throws IoError.
-void write_all(int fd, const std::string& text, const std::string& path);
 
 // Creates a directory and its parents; an existing one is unchanged. Throws IoError;
 // InvalidArgument when it is a file.

@@ -4,7 +4,11 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <exception>
 #include <filesystem>
+#include <utility>
+
+#include "sluice/base/error.hpp"
 
 namespace sluice::train {
 
@@ -89,9 +93,31 @@ void Monitors::append(const StepRecord& record) {
   if (!events_ && !config_.csv.enabled) return;
   const std::vector<Scalar> scalars = scalars_of(record, config_.wall_clock_breakdown);
   const std::int64_t samples = record.step * samples_per_step_;
-  if (events_) events_->append(scalars, samples);
-  if (!config_.csv.enabled) return;
-  for (const Scalar& scalar : scalars) append_row(scalar, samples);
+  if (config_.csv.enabled)
+    for (const Scalar& scalar : scalars) {
+      // Rows end as those of Python's csv module.
+      new_rows_[scalar.tag] += std::to_string(samples) + "," + python_number(scalar.value) + "\r\n";
+    }
+  write([&] { events_->append(scalars, samples); });
+}
+
+void Monitors::flush() {
+  write([&] { events_->flush(); });
+}
+
+// Tries every file; throws the first error.
+void Monitors::write(const std::function<void()>& events) {
+  std::exception_ptr error;
+  const auto attempt = [&](const auto& work) {
+    try {
+      work();
+    } catch (const IoError&) {
+      if (!error) error = std::current_exception();
+    }
+  };
+  if (events_) attempt(events);
+  for (const auto& rows : new_rows_) attempt([&] { write_rows(rows.first); });
+  if (error) std::rethrow_exception(error);
 }
 
 std::string Monitors::csv_path(const std::string& tag) const {
@@ -108,12 +134,11 @@ LineFile& Monitors::csv_of(const std::string& tag) {
       .first->second;
 }
 
-// Rows end as those of Python's csv module.
-void Monitors::append_row(const Scalar& scalar, std::int64_t samples) {
-  LineFile& file = csv_of(scalar.tag);
-  std::string text;
-  if (file.is_empty()) text = "step," + scalar.tag.substr(scalar.tag.rfind('/') + 1) + "\r\n";
-  file.append(text + std::to_string(samples) + "," + python_number(scalar.value) + "\r\n");
+void Monitors::write_rows(const std::string& tag) {
+  LineFile& file = csv_of(tag);
+  std::string rows = std::exchange(new_rows_[tag], {});
+  if (file.is_empty()) rows = "step," + tag.substr(tag.rfind('/') + 1) + "\r\n" + rows;
+  file.append(rows);
 }
 
 }  // namespace sluice::train

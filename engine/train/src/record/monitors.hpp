@@ -3,6 +3,7 @@
 // horizontal axis: samples so far.
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -31,10 +32,15 @@ class Monitors {
   // a CSV file.
   Monitors(const config::MonitorsConfig& config, std::int64_t committed_step,
            std::int64_t samples_per_step);
+  // Throws IoError when a file cannot be written; its values wait for the next call, and those of
+  // the other files are written.
   void append(const StepRecord& record);
+  // Writes the values that wait. Throws IoError.
+  void flush();
 
  private:
-  void append_row(const Scalar& scalar, std::int64_t samples);
+  void write_rows(const std::string& tag);
+  void write(const std::function<void()>& events);
   LineFile& csv_of(const std::string& tag);
   std::string csv_path(const std::string& tag) const;
 
@@ -42,7 +48,8 @@ class Monitors {
   std::int64_t committed_samples_;
   std::int64_t samples_per_step_;
   std::optional<EventFile> events_;
-  std::map<std::string, LineFile> csv_;  // by tag
+  std::map<std::string, LineFile> csv_;          // by tag
+  std::map<std::string, std::string> new_rows_;  // by tag: rows whose file has not taken them yet
 };
 
 }  // namespace sluice::train

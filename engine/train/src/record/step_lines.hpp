@@ -3,7 +3,6 @@
 // files of the monitors.
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "record/monitors.hpp"
@@ -17,16 +16,17 @@ class StepLines {
   // As StepsFile and Monitors; throws their errors.
   StepLines(const std::string& report_dir, const config::MonitorsConfig& monitors,
             std::int64_t committed_step, std::int64_t samples_per_step);
-  // A file that cannot be written ends no training, and the log says so. Lines of steps wait until
-  // they can be written; a monitor is left as it is from there on.
+  // A file that cannot be written ends no training, and the log says so. Lines and values wait
+  // until they can be written.
   void append(const StepRecord& record);
-  // Writes the lines that wait. Throws IoError.
+  // Writes all that waits. Throws IoError.
   void finish();
 
  private:
   StepsFile steps_;
-  std::optional<Monitors> monitors_;  // nothing after an error
+  Monitors monitors_;
   bool lines_wait_ = false;
+  bool values_wait_ = false;
 };
 
 }  // namespace sluice::train
