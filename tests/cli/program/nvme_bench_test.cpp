@@ -198,6 +198,19 @@ TEST_F(NvmeBench, ComparesWithFioAndFioWithItself) {
   EXPECT_LE(ratio["interval90"][0].asDouble(), ratio["median"].asDouble());
 }
 
+// As the Ctrl-C of a terminal, which reaches fio too.
+TEST_F(NvmeBench, ASignalToAllProcessesIsNoFailureOfFio) {
+  if (run_program({"/bin/sh", "-c", "command -v fio"}).exit_code != 0)
+    GTEST_SKIP() << "fio is not installed";
+  for (const char* after : {"0.5", "1.2"}) {
+    const ProgramResult result = run_program(
+        {"/usr/bin/timeout", "--preserve-status", "-s", "TERM", after, sluice_program(), "nvme",
+         "bench", dir_.path(), "--size", "8MiB", "--fio", "--slice", "0.4", "--seconds", "30"});
+    EXPECT_EQ(result.exit_code, 143) << result.err;
+    EXPECT_THAT(result.err, Not(HasSubstr("fio failed"))) << after;
+  }
+}
+
 TEST_F(NvmeBench, MeasuresSeveralPathsAtOnceAndWritesAPage) {
   std::filesystem::create_directories(dir_.file("a"));
   std::filesystem::create_directories(dir_.file("b"));

@@ -112,7 +112,8 @@ void run_all(std::vector<BenchTarget>& targets, double seconds, const std::atomi
   for (std::size_t i = 0; i < running.size(); ++i) outcomes[i].result.add(running[i]->finish());
 }
 
-// Runs our slice, fio's, and fio's again; the order is reversed in every other round.
+// Runs our slice, fio's, and fio's again; the order is reversed in every other round. A round that
+// a signal ends does not count; without any, the outcome has no comparison.
 void run_beside_fio(const NvmeBenchArguments& arguments, BenchTarget& target,
                     const std::atomic<int>& stop, Console& console, BenchOutcome& outcome) {
   FioComparison comparison;
@@ -128,7 +129,12 @@ void run_beside_fio(const NvmeBenchArguments& arguments, BenchTarget& target,
       if (slice == 1) fio = run_fio(arguments, target, outcome.backend);
       if (slice == 2) control = run_fio(arguments, target, outcome.backend);
     };
-    for (int i = 0; i < 3; ++i) run(round % 2 == 0 ? i : 2 - i);
+    try {
+      for (int i = 0; i < 3 && stop == 0; ++i) run(round % 2 == 0 ? i : 2 - i);
+    } catch (const Error&) {
+      if (stop == 0) throw;  // a terminal sends its Ctrl-C to fio too
+    }
+    if (stop != 0) break;
     outcome.result.add(ours);
     outcome.samples.push_back({round + 1.0, ours.bytes_per_second()});
     comparison.ratios.push_back(ours.bytes_per_second() / fio.bytes_per_second());
@@ -140,7 +146,7 @@ void run_beside_fio(const NvmeBenchArguments& arguments, BenchTarget& target,
                    format_gigabytes(fio.bytes_per_second()) + " GB/s");
   }
   console.status("");
-  outcome.fio = std::move(comparison);
+  if (!comparison.ratios.empty()) outcome.fio = std::move(comparison);
 }
 
 double microseconds(const nvme::LatencyHistogram& latencies, double share) {
@@ -343,6 +349,8 @@ int run_nvme_bench(const NvmeBenchArguments& arguments, Session& session) {
   if (arguments.fio) {
     for (std::size_t i = 0; i < targets.size(); ++i)
       run_beside_fio(arguments, targets[i], signals.stop(), console, outcomes[i]);
+    std::erase_if(outcomes, [](const BenchOutcome& outcome) { return !outcome.fio; });
+    if (outcomes.empty()) throw Interrupted(signals.stop());
   } else {
     run_all(targets, arguments.seconds, signals.stop(), console, outcomes);
   }
