@@ -24,7 +24,7 @@ else()
 endif()
 
 set(LibTorch_FOUND FALSE)
-set(LibTorch_WHY_MISSING "no LibTorch in LIBTORCH_ROOT, .venv or the Python on the path (run scripts/setup.sh)")
+set(LibTorch_WHY_MISSING "no LibTorch ${LibTorch_REQUIRED_VERSION} in LIBTORCH_ROOT (the folder with include/ and lib/), .venv or the Python on the path (scripts/setup.sh installs it)")
 foreach(_root IN LISTS _candidates)
   set(_header "${_root}/include/torch/headeronly/version.h")
   if(NOT EXISTS "${_root}/lib/libtorch_cpu.so" OR NOT EXISTS "${_header}")

@@ -1,6 +1,6 @@
 // Trains its own model in its own loop, offloaded according to a DeepSpeed JSON file. The model
 // predicts the next letter of a text from the 16 letters before: a residual network whose output
-// projection is its embedding. own_loop DS_JSON [STEPS]
+// projection is its embedding. own_loop DS_JSON [STEPS [FILE]]; FILE gets the trained embedding.
 
 #include <torch/torch.h>
 
@@ -73,7 +73,7 @@ Batch batch(const std::string& text, std::int64_t index) {
 
 int main(int argc, char** argv) try {
   if (argc < 2) {
-    std::fprintf(stderr, "usage: own_loop DS_JSON [STEPS]\n");
+    std::fprintf(stderr, "usage: own_loop DS_JSON [STEPS [FILE]]\n");
     return 2;
   }
   const int steps = argc > 2 ? std::atoi(argv[2]) : 100;
@@ -111,6 +111,8 @@ int main(int argc, char** argv) try {
   std::printf("moved to the device: %.1f MiB, back: %.1f MiB\n",
               static_cast<double>(counters.h2d_bytes) / (1 << 20),
               static_cast<double>(counters.d2h_bytes) / (1 << 20));
+  engine.restore_modules();  // they are ordinary modules again, with their trained weights
+  if (argc > 3) torch::save(embedding, argv[3]);
 } catch (const std::exception& error) {
   std::fprintf(stderr, "own_loop: %s\n", error.what());
   return 1;

@@ -36,6 +36,21 @@ struct TicketState {
 };
 }  // namespace detail
 
+namespace {
+
+// Of when_ended(): an exception would end the thread that ends work.
+void call_at_end(const std::function<void()>& call) noexcept {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    log(LogLevel::error, std::string("a call at the end of work failed: ") + error.what());
+  } catch (...) {
+    log(LogLevel::error, "a call at the end of work failed");
+  }
+}
+
+}  // namespace
+
 Ticket& Ticket::operator=(Ticket&& other) noexcept {
   if (this != &other) {
     abandon();
@@ -73,7 +88,7 @@ void Ticket::when_ended(std::function<void()> call) const {
     MutexLock lock(state_->mutex);
     if (!state_->ended) return state_->calls.push_back(std::move(call));
   }
-  call();
+  call_at_end(call);
 }
 
 void Ticket::finish() {
@@ -134,7 +149,7 @@ void TicketSource::complete(std::exception_ptr error) {
     calls.swap(state->calls);
     state->ended_changed.notify_all();
   }
-  for (const std::function<void()>& call : calls) call();
+  for (const std::function<void()>& call : calls) call_at_end(call);
 }
 
 void finish_all(std::vector<Ticket>& tickets) {

@@ -118,6 +118,20 @@ TEST(Ticket, CallsWhenTheWorkHasEnded) {
   EXPECT_EQ(calls.size(), 4U);
 }
 
+TEST(Ticket, ACallAtTheEndThatThrowsIsLoggedAndTheOthersAreMade) {
+  const test::CapturedLog log;
+  TicketSource source;
+  Ticket ticket = source.ticket();
+  int calls = 0;
+  ticket.when_ended([] { throw std::runtime_error("a mistake of the caller's"); });
+  ticket.when_ended([&] { ++calls; });
+  source.complete();
+  ticket.when_ended([] { throw 1; });
+  ticket.finish();
+  EXPECT_EQ(calls, 1);
+  EXPECT_TRUE(log.contains("a call at the end of work failed: a mistake of the caller's"));
+}
+
 TEST(Ticket, CallsAtTheEndOfNoJoinedTicket) {
   TicketSource source;
   std::vector<Ticket> parts;

@@ -56,6 +56,20 @@ if(NOT output MATCHES "sluice: found 1, cpu_adam 1, nvme 1")
   message(FATAL_ERROR "asking for no component printed:\n${output}")
 endif()
 
+# Ranks alone: their library for MPI is found beside the others.
+foreach(component offload zero)
+  run("installing ${component}"
+    "${CMAKE_COMMAND}" --install "${BUILD_DIR}" --prefix "${prefix}" --component ${component})
+endforeach()
+run("configuring the ranks"
+  "${CMAKE_COMMAND}" -S "${CONSUMER_DIR}/ranks" -B "${build}-ranks" -G "${GENERATOR}"
+  "-DCMAKE_CXX_COMPILER=${COMPILER}" "-DCMAKE_PREFIX_PATH=${prefix}")
+run("building the ranks" "${CMAKE_COMMAND}" --build "${build}-ranks")
+run("running the ranks" "${build}-ranks/ranks")
+if(NOT output MATCHES "threads: 3, MPI: (1|this build has no MPI)")
+  message(FATAL_ERROR "the ranks printed:\n${output}")
+endif()
+
 # The installed training library finds LibTorch where it was built against it.
 if(HAVE_TORCH)
   run("installing train" "${CMAKE_COMMAND}" --install "${BUILD_DIR}" --prefix "${prefix}" --component train)
@@ -73,8 +87,8 @@ if(HAVE_TORCH)
     "-DCMAKE_CXX_COMPILER=${COMPILER}" "-DCMAKE_PREFIX_PATH=${prefix}" "-DLIBTORCH_ROOT=${LIBTORCH_ROOT}"
     "-DSOURCE=${SOURCE_DIR}/examples/own_loop.cpp")
   run("building the loop" "${CMAKE_COMMAND}" --build "${build}-loop")
-  run("running the loop" "${build}-loop/own_loop" "${SOURCE_DIR}/examples/own_loop.json" 20)
-  if(NOT output MATCHES "evaluated: ")
+  run("running the loop" "${build}-loop/own_loop" "${SOURCE_DIR}/examples/own_loop.json" 20 "${WORK_DIR}/embedding.pt")
+  if(NOT output MATCHES "evaluated: " OR NOT EXISTS "${WORK_DIR}/embedding.pt")
     message(FATAL_ERROR "the loop printed:\n${output}")
   endif()
 endif()

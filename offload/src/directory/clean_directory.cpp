@@ -171,13 +171,14 @@ void add_folder(const std::string& folder, const std::string& what, CleanReport&
 
 CleanReport find_removable(const std::string& directory, CleanScope scope);
 
-// No run needs it: it was not finished, or its removal was not.
+bool has_manifest(const std::string& directory) {
+  return file_exists(manifest_path(directory)) || file_exists(rank_manifest_path(directory));
+}
+
+// No run needs it: it was not finished, or its removal was not. A finished checkpoint that lost its
+// manifest is not dead: the manifest may come back from a backup.
 bool is_dead(const CheckpointFolder& folder) {
-  if (folder.is_draft) return true;
-  if (file_exists(manifest_path(folder.path)) || file_exists(rank_manifest_path(folder.path)))
-    return false;
-  return !list_store_files(folder.path).empty() || !list_rank_folders(folder.path).empty() ||
-         holds_nothing_but_a_lock(folder.path);
+  return folder.is_draft || (!has_manifest(folder.path) && holds_nothing_but_a_lock(folder.path));
 }
 
 void add_measured(const CleanReport& from, CleanReport& to) {
@@ -188,6 +189,7 @@ void add_measured(const CleanReport& from, CleanReport& to) {
 void add_checkpoint(const CheckpointFolder& folder, CleanScope scope, CleanReport& report) {
   if (fs::is_symlink(folder.path) || has_manifest_of_something_else(folder.path)) return;
   const bool dead = is_dead(folder);
+  if (!dead && scope == CleanScope::leftovers && !has_manifest(folder.path)) return;
   CleanReport found = find_removable(folder.path, dead ? CleanScope::everything : scope);
   if (!dead && found.committed_step) report.checkpoint_steps.push_back(*found.committed_step);
   for (RemovableFile& file : found.files) {
@@ -332,6 +334,10 @@ bool is_run_file(const std::string& path) {
   if (!is_store_file(file.string())) return false;
   return file_exists(lock_path(directory)) || file_exists(manifest_path(directory)) ||
          file_exists(label_path(directory));
+}
+
+bool holds_state_files(const std::string& directory) {
+  return !list_store_files(directory).empty() || !list_rank_folders(directory).empty();
 }
 
 void remove_dead_files(const std::string& directory) {

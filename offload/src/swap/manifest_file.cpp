@@ -1,6 +1,7 @@
 // The files of manifests: found, chosen by digest, and replaced.
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -71,7 +72,11 @@ std::optional<Manifest> load_manifest(const std::string& directory,
 }
 
 bool begins_as_manifest(const std::string& path) {
-  const UniqueFd fd(SLUICE_SYSCALL(::open(path.c_str(), O_RDONLY | O_CLOEXEC), path));
+  // O_NONBLOCK: opening a FIFO would otherwise wait for a writer.
+  const UniqueFd fd(SLUICE_SYSCALL(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK), path));
+  struct stat status {};
+  SLUICE_SYSCALL(::fstat(fd.get(), &status), path);
+  if (!S_ISREG(status.st_mode)) return false;
   std::string text(manifest_opening().size(), '\0');
   const ssize_t got = SLUICE_SYSCALL(::pread(fd.get(), text.data(), text.size(), 0), path);
   return got == static_cast<ssize_t>(text.size()) && text == manifest_opening();

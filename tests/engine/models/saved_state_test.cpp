@@ -154,11 +154,39 @@ TEST(SavedState, ACheckpointOfRanksIsFoundAsAnyOther) {
   }
   EXPECT_EQ(newest_checkpoint(dir.path()), dir.file("step-00000003"));
   EXPECT_EQ(find_run(dir.path()), dir.file("step-00000003"));
-  fs::remove(dir.file("step-00000003/ranks.json"));  // as a removal begins
+  fs::rename(dir.file("step-00000003"), dir.file("step-00000003.tmp"));  // as a removal begins
   EXPECT_EQ(newest_checkpoint(dir.path()), dir.file("step-00000002"));
   offload::remove_dead_checkpoints(dir.path());
-  EXPECT_FALSE(fs::exists(dir.file("step-00000003")));
+  EXPECT_FALSE(fs::exists(dir.file("step-00000003.tmp")));
   EXPECT_EQ(difference_from(dir.file("step-00000002"), 2), "");
+}
+
+// Its bytes are there: nothing goes back to an older one without a word, and nothing removes it.
+TEST(Checkpoints, OneThatLostItsManifestIsDamaged) {
+  for (const int ranks : {1, 2}) {
+    TempDir dir;
+    for (const int step : {2, 3}) {
+      const std::string folder = dir.file("step-0000000" + std::to_string(step));
+      fs::create_directory(folder);
+      commit_steps(folder, ranks, step);
+    }
+    const std::string newest = dir.file("step-00000003");
+    const std::string manifest = newest + (ranks == 1 ? "/manifest.json" : "/ranks.json");
+    fs::rename(manifest, dir.file("backup"));
+    offload::remove_dead_checkpoints(dir.path());
+    try {
+      newest_checkpoint(dir.path());
+      FAIL() << "an older one is taken";
+    } catch (const StorageError& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr(newest + ": is the newest checkpoint"));
+      EXPECT_THAT(error.what(), testing::HasSubstr(dir.file("step-00000002")));
+    }
+    fs::rename(dir.file("backup"), manifest);
+    EXPECT_EQ(newest_checkpoint(dir.path()), newest);
+    EXPECT_EQ(difference_from(newest, 3), "");
+    fs::remove(dir.file("step-00000002") + (ranks == 1 ? "/manifest.json" : "/ranks.json"));
+    EXPECT_EQ(newest_checkpoint(dir.path()), newest) << "an older one counts no more";
+  }
 }
 
 TEST(Checkpoints, AFolderThatCannotBeListedIsNotEmpty) {

@@ -3,6 +3,7 @@
 #include "sluice/offload/checkpoint_folder.hpp"
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -128,12 +129,22 @@ TEST_F(CheckpointsTest, OneIsRemovedWithItsFolder) {
   EXPECT_THAT(names_there(), ElementsAre("step-00000012", draft_));
 }
 
-TEST_F(CheckpointsTest, OneWhoseRemovalWasCutShortIsALeftover) {
+// The manifest may come back from a backup.
+TEST_F(CheckpointsTest, OneThatLostItsManifestIsNoLeftover) {
   fs::remove(dir_.file("step-00000003/manifest.json"));
-  EXPECT_THAT(clean(CleanScope::leftovers), ElementsAre("states.0.swap", "lock", "step-00000003",
-                                                        "states.0.swap", "lock", draft_));
+  EXPECT_THAT(clean(CleanScope::leftovers), ElementsAre("states.0.swap", "lock", draft_));
   EXPECT_THAT(report_.checkpoint_steps, ElementsAre(12));
-  EXPECT_THAT(names_there(), ElementsAre("step-00000012"));
+  EXPECT_THAT(below("step-00000003"), ElementsAre("lock", "states.0.swap"));
+  clean(CleanScope::everything);
+  EXPECT_TRUE(names_there().empty());
+}
+
+TEST_F(CheckpointsTest, AManifestThatIsNoFileIsNotWaitedFor) {
+  const std::string manifest = dir_.file("step-00000003/manifest.json");
+  fs::remove(manifest);
+  ASSERT_EQ(::mkfifo(manifest.c_str(), 0600), 0);
+  clean(CleanScope::everything);
+  EXPECT_THAT(names_there(), ElementsAre("step-00000003"));
 }
 
 TEST_F(CheckpointsTest, LeaveAloneWhatIsNotOurs) {
@@ -181,9 +192,9 @@ TEST_F(CheckpointsTest, ThatWereNotFinishedAreRemovedByTheNextRunWithOneLine) {
   EXPECT_EQ(log.messages().size(), 1U) << "nothing removed, nothing said";
 }
 
-// A run removes the manifest first, then the other files, then the folder.
+// A run gives a checkpoint the name of a draft, and then removes it. A lock is the last to go.
 TEST_F(CheckpointsTest, WhoseRemovalWasKilledGoWithTheNextRun) {
-  fs::remove(dir_.file("step-00000003/manifest.json"));
+  fs::rename(dir_.file("step-00000003"), dir_.file("step-00000003.tmp"));
   for (const char* name : {"step-00000001", "step-00000002"}) fs::create_directory(dir_.file(name));
   write_text(dir_.file("step-00000002/lock"), "12345      \n");
   fs::create_directory(dir_.file("step-00000005"));

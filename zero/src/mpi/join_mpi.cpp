@@ -118,13 +118,16 @@ class MpiTransport final : public Transport {
 };
 
 std::unique_ptr<MpiLibrary> load_library() {
-  constexpr const char* kRemedy =
-      "; ranks of CPU processes need it: install libopenmpi-dev and openmpi-bin, and build again";
   void* library = ::dlopen(kMpiLibrary, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    const char* error = ::dlerror();
-    throw Error(std::string("MPI cannot be loaded: ") + (error == nullptr ? kMpiLibrary : error) +
-                kRemedy);
+    const char* const reason = ::dlerror();
+    const std::string error = reason == nullptr ? kMpiLibrary : reason;
+    const bool is_itself = error.starts_with(std::string(kMpiLibrary) + ":");
+    throw Error("MPI cannot be loaded: " + error +
+                (is_itself ? "; it lies beside Sluice's other libraries: name their folder in "
+                             "LD_LIBRARY_PATH or in the program's rpath"
+                           : "; ranks of CPU processes need it: install libopenmpi-dev and "
+                             "openmpi-bin, and build again"));
   }
   const auto make = reinterpret_cast<MakeMpiLibrary>(::dlsym(library, kMakeMpiLibrary));
   if (make == nullptr) throw Error(std::string(kMpiLibrary) + " has no " + kMakeMpiLibrary);

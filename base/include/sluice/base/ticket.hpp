@@ -37,7 +37,8 @@ class Ticket {
   // Blocks until the work has ended, then throws the work's error. The ticket is empty afterwards.
   void finish();
   // Calls `call` once when the work has ended: at once if it has, else on the thread that ends it,
-  // which must not wait for long. Nothing waits for the call, so what it uses outlives the work.
+  // which must not wait for long. Nothing waits for the call, so what it uses outlives the work. An
+  // exception from it is logged, and changes nothing.
   // Not for a ticket of join(), which throws InvalidArgument.
   void when_ended(std::function<void()> call) const;
 

@@ -10,6 +10,7 @@
 #include "sluice/base/log.hpp"
 #include "sluice/models/saved_state.hpp"
 #include "sluice/offload/checkpoint_folder.hpp"
+#include "sluice/offload/swap_directory.hpp"
 #include "sluice/offload/swap_store.hpp"
 
 namespace sluice::models {
@@ -45,9 +46,11 @@ Checkpoint read_checkpoint(const offload::CheckpointFolder& folder) {
   return found;
 }
 
-bool is_committed(const offload::CheckpointFolder& folder) {
+// Also one that lost its manifest: read_checkpoint() says so.
+bool is_finished(const offload::CheckpointFolder& folder) {
+  if (folder.is_draft) return false;
   try {
-    return holds_state(folder.path);
+    return holds_state(folder.path) || offload::holds_state_files(folder.path);
   } catch (const std::exception&) {
     return true;  // read_checkpoint() says what is wrong with it
   }
@@ -91,7 +94,7 @@ void warn_of_another_line(const std::vector<Checkpoint>& found, const Checkpoint
 std::vector<Checkpoint> list_checkpoints(const std::string& directory) {
   std::vector<Checkpoint> found;
   for (const offload::CheckpointFolder& folder : offload::list_checkpoint_folders(directory)) {
-    if (!folder.is_draft && is_committed(folder)) found.push_back(read_checkpoint(folder));
+    if (is_finished(folder)) found.push_back(read_checkpoint(folder));
   }
   std::stable_sort(found.begin(), found.end(), [](const Checkpoint& a, const Checkpoint& b) {
     return std::tie(a.step, a.order) < std::tie(b.step, b.order);

@@ -44,7 +44,8 @@ void hold_checkpoint_directory(const std::string& directory, offload::HeldDirect
   if (error && !fs::is_directory(directory, ignored)) {
     throw IoError(error.value(), "create directory", directory, 0, 0,
                   error == std::errc::permission_denied
-                      ? "this user must be allowed to enter the directories above it"
+                      ? "this user must be allowed to enter the directories above it, and to "
+                        "write in the one where it is made"
                       : "\"checkpoint_dir\" must name a directory, or where one can be made");
   }
   if (held.holds(directory)) return;

@@ -38,9 +38,16 @@ std::error_code remove_folder(const fs::path& path) {
   return error;
 }
 
-// Removes the manifest first, so that a kill in between leaves nothing that looks like a
-// checkpoint.
-void remove_checkpoint(const fs::path& path) {
+// Gives it the name of a draft first, so that a kill in between leaves a draft. Where something has
+// that name, the manifest goes first.
+void remove_checkpoint(const fs::path& checkpoint) {
+  fs::path path = checkpoint;
+  const auto folder = offload::checkpoint_folder_of(path.string());
+  if (folder && !folder->is_draft) {
+    const fs::path draft =
+        offload::checkpoint_draft_path(path.parent_path().string(), folder->step);
+    if (::rename(path.c_str(), draft.c_str()) == 0) path = draft;
+  }
   offload::remove_rank_manifest(path);
   fs::remove(path / "manifest.json");
   if (const std::error_code error = remove_folder(path); error)

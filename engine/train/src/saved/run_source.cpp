@@ -93,7 +93,9 @@ void check_directory(const std::string& directory) {
       "\"nvme_path\" must name an existing directory: create it on the drive to swap to";
   if (status.type() == std::filesystem::file_type::none) {
     throw IoError(error.value(), "swap directory", directory, 0, 0,
-                  "this user must be allowed to enter the directories above it");
+                  error == std::errc::permission_denied
+                      ? "this user must be allowed to enter the directories above it"
+                      : advice);
   }
   if (!std::filesystem::exists(status))
     throw IoError(ENOENT, "swap directory", directory, 0, 0, advice);

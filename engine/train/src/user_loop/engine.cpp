@@ -67,6 +67,10 @@ Engine::~Engine() {
   } catch (const std::exception& error) {
     log(LogLevel::error, std::string("the end of training: ") + error.what());
   }
+  if (loop_->has_unsaved_steps())
+    log(LogLevel::warn, "the weights of step " + std::to_string(loop_->steps()) +
+                            " end with their engine: restore_modules() or save_checkpoint() "
+                            "before, or \"sluice\": {\"checkpoint_dir\"}, would keep them");
 }
 
 Unit Engine::add_unit(const std::string& name, std::shared_ptr<torch::nn::Module> module,
@@ -119,6 +123,10 @@ StepResult Engine::step() {
 
 void Engine::finish() {
   loop_->finish();
+}
+
+void Engine::restore_modules() {
+  loop_->restore_modules();
 }
 
 Tensor Engine::parameter(const std::string& name) {

@@ -70,6 +70,7 @@ void Loop::initialize() {
 
 void Loop::check_ready() const {
   SLUICE_CHECK(core_.initialized(), "call initialize() first");
+  SLUICE_CHECK(!ended_, "restore_modules() has ended this engine: make another one");
   SLUICE_CHECK(doing_ == Doing::nothing,
                "the engine is in use: one thread at a time calls it, and a unit calls neither "
                "another unit nor the engine");
@@ -216,7 +217,14 @@ UnitGraph Loop::graph_of(UnitCall& call) {
   {
     const ComputesAs state_as_called(call.compute_state);
     const torch::AutoGradMode with_gradients(true);
-    graph = run_unit(unit.name, unit.forward, call.inputs, call.wants_gradient);
+    const BufferValues buffers(*unit.module);
+    try {
+      graph = run_unit(unit.name, unit.forward, call.inputs, call.wants_gradient);
+    } catch (...) {
+      buffers.restore();
+      throw;
+    }
+    buffers.restore();
   }
   ++recomputed_calls_;
   SLUICE_CHECK(graph.outputs.size() > call.has_history.back(),
@@ -316,9 +324,16 @@ StepResult Loop::step() {
 }
 
 void Loop::finish() {
-  if (!core_.initialized()) return;
+  if (!core_.initialized() || ended_) return;
   check_usable();
   core_.finish();
+}
+
+void Loop::restore_modules() {
+  check_usable();
+  core_.finish();
+  core_.give_weights_back();
+  ended_ = true;
 }
 
 Tensor Loop::parameter(const std::string& name) {

@@ -38,6 +38,8 @@ class Loop final : public UnitBackward, public std::enable_shared_from_this<Loop
   void backward(const torch::Tensor& loss);
   StepResult step();
   void finish();
+  void restore_modules();
+  bool has_unsaved_steps() const { return !ended_ && core_.has_unsaved_steps(); }
   torch::Tensor parameter(const std::string& name);
   void save_checkpoint(const std::string& directory);
   std::int64_t load_checkpoint(const std::string& directory);
@@ -68,6 +70,7 @@ class Loop final : public UnitBackward, public std::enable_shared_from_this<Loop
   LoopCore core_;
   std::unique_ptr<ActivationChoice> activations_;  // null before initialize()
   Doing doing_ = Doing::nothing;
+  bool ended_ = false;                                      // the modules have their weights again
   std::int64_t units_ran_ = 0;                              // in this backward
   std::vector<std::weak_ptr<torch::autograd::Node>> used_;  // losses that had their backward
   std::uint64_t recomputed_calls_ = 0;

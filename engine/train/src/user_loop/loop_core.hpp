@@ -99,7 +99,11 @@ class LoopCore {
   const StepResult& last_step() const { return last_; }
 
   void finish();
+  // Whether steps were trained that no commit and no checkpoint has.
+  bool has_unsaved_steps() const;
   torch::Tensor parameter(const std::string& name);
+  // Makes copies of all weights the parameters' own. Nothing is trained afterwards.
+  void give_weights_back();
   // param_access.cpp; HookedLoop has their contracts. `moment` empty: the master.
   void set_parameter(const std::string& name, const torch::Tensor& values);
   std::vector<std::string> moment_names() const;
@@ -128,6 +132,7 @@ class LoopCore {
   void send_sums();
   void send_zero_gradients();
   const zero::ParamLayout& begin_access(ParamPlace place);
+  torch::Tensor copy_of(const zero::ParamLayout& param, const zero::ShardedUnit& gathered) const;
   const zero::ParamLayout& begin_state_access(ParamPlace place);
   void show_gradient(const std::string& name, const std::function<void(torch::Tensor)>& show);
   void finish_step(bool ending);
@@ -160,6 +165,7 @@ class LoopCore {
   std::int64_t expected_micro_batches_ = 1;  // of this step: as many as the step before had
   torch::Tensor loss_sum_;                   // of the step; one fp64 element on the device
   Progress progress_;
+  std::int64_t saved_step_ = 0;   // begun with, loaded, or saved as a checkpoint anywhere
   bool updates_running_ = false;  // of the last step; finish_step() waits for them
   StepResult last_;
   std::unique_ptr<Monitors> monitors_;  // of rank 0, from the first step on

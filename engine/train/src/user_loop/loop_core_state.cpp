@@ -59,6 +59,10 @@ LoopCore::~LoopCore() {
 
 plan::Plan LoopCore::make_plan(plan::Placement placement) {
   plan::OwnModel model = units_.lay_out(config_.world_size);
+  constexpr std::uint64_t kMostBytes = 1ULL << 60U;
+  SLUICE_CHECK(options_.activation_bytes.value_or(0) <= kMostBytes,
+               "EngineOptions::activation_bytes is " + std::to_string(*options_.activation_bytes) +
+                   ", more than any device has; leave it empty where it is not known");
   model.activation_bytes = options_.activation_bytes;
   plan::MachineFacts facts = device_.facts(config_);
   zero::Communicator* const ranks = ranks_.communicator.get();
@@ -124,7 +128,7 @@ void LoopCore::initialize() {
   gradients_->begin_step();
   order_ = std::make_unique<UnitOrder>(*resources_->prefetcher);
   accumulating_.assign(plan_.layouts.size(), 0);
-  last_.step = progress_.step;
+  last_.step = saved_step_ = progress_.step;
   expected_micro_batches_ = config_.gradient_accumulation_steps;
   backwards_.assign(plan_.layouts.size(), 0);
   expected_backwards_ = backwards_;
@@ -236,6 +240,12 @@ void LoopCore::finish() {
   }
 }
 
+// What is committed in scratch memory ends with the engine.
+bool LoopCore::has_unsaved_steps() const {
+  const std::int64_t own = options_.scratch ? progress_.checkpoint_step : progress_.committed_step;
+  return progress_.step > std::max(saved_step_, own);
+}
+
 void LoopCore::save_checkpoint(const std::string& directory) {
   check_whole();
   order_->pause();
@@ -248,6 +258,7 @@ void LoopCore::save_checkpoint(const std::string& directory) {
   });
   const Progress before = progress_;
   write_checkpoint(*checkpoints_, progress_, {}, directory);
+  saved_step_ = progress_.step;
   if (is_own_checkpoint_dir(directory) && !resources_->commits_swap()) return;
   // No run resumes from a checkpoint elsewhere by itself, and states on NVMe are committed there:
   // finish() does that all the same.
@@ -299,7 +310,7 @@ std::int64_t LoopCore::load_checkpoint(const RunSource& source) {
   resume_progress(progress_, source, *resources_->communicator);
   progress_.committed_step = -1;  // the directories of this run have another state
   last_ = StepResult();
-  last_.step = progress_.step;
+  last_.step = saved_step_ = progress_.step;
   return progress_.step;
 }
 

@@ -199,6 +199,12 @@ void OwnUnits::drop_values(std::size_t layout, torch::Dtype dtype) {
   }
 }
 
+void OwnUnits::give_values(std::size_t layout, const Tensors& values) {
+  const torch::NoGradGuard no_grad;
+  for (std::size_t p = 0; p < values.size(); ++p) values_[layout][p].set_data(values[p]);
+  values_[layout].clear();  // nothing is bound to them any more
+}
+
 void OwnUnits::check_unbound(std::size_t index, torch::Dtype dtype, bool records_graph) const {
   const OwnUnit& unit = units_[index];
   const Tensors now = unit.module ? unit.module->parameters() : Tensors();

@@ -72,6 +72,8 @@ class OwnUnits {
   void write_values(std::size_t layout, const torch::Tensor& flat) const;
   // Frees the parameters' values: the parameters become empty tensors of `dtype`.
   void drop_values(std::size_t layout, torch::Dtype dtype);
+  // Makes `values`, by parameter, the parameters' own, for good. Nothing is bound, or will be.
+  void give_values(std::size_t layout, const Tensors& values);
 
   // Throws InvalidArgument when the module's parameters were replaced since it was added, were
   // given bytes by other code, or require gradients although they are frozen and the caller

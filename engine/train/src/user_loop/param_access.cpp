@@ -66,18 +66,38 @@ const zero::ParamLayout& LoopCore::begin_state_access(ParamPlace place) {
   return param;
 }
 
+Tensor LoopCore::copy_of(const zero::ParamLayout& param, const zero::ShardedUnit& gathered) const {
+  const torch::NoGradGuard no_grad;
+  Tensor copy = torch::empty(param.shape, torch_dtype_);
+  copy.copy_(models::view_of(
+      param, tensor_over(gathered.weights(), plan_.compute_dtype, resources_->compute.where)));
+  return copy;
+}
+
 Tensor LoopCore::parameter(const std::string& name) {
   const ParamPlace place = units_.find(name);
   const zero::ParamLayout& param = begin_access(place);
   const c10::InferenceMode ordinary(false);
-  const torch::NoGradGuard no_grad;
   zero::ShardedUnit& unit = *resources_->units[place.layout];
-  Tensor copy = torch::empty(param.shape, torch_dtype_);
   unit.finish_gather(gather_stall_);
-  copy.copy_(models::view_of(
-      param, tensor_over(unit.weights(), plan_.compute_dtype, resources_->compute.where)));
+  Tensor copy = copy_of(param, unit);
   unit.release();
   return copy;
+}
+
+void LoopCore::give_weights_back() {
+  const c10::InferenceMode ordinary(false);
+  std::vector<Tensors> copies(plan_.layouts.size());  // all of them, before any parameter changes
+  for (std::size_t layout = 0; layout < copies.size(); ++layout) {
+    begin_access({layout, 0});
+    zero::ShardedUnit& unit = *resources_->units[layout];
+    unit.finish_gather(gather_stall_);
+    for (const zero::ParamLayout& param : plan_.layouts[layout].params)
+      copies[layout].push_back(copy_of(param, unit));
+    unit.release();
+  }
+  for (std::size_t layout = 0; layout < copies.size(); ++layout)
+    units_.give_values(layout, copies[layout]);
 }
 
 void LoopCore::set_parameter(const std::string& name, const Tensor& values) {

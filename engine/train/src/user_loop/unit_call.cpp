@@ -109,4 +109,16 @@ void set_compute_state(const ComputeState& state) {
   at::autocast::set_autocast_dtype(state.device.type(), state.autocast_dtype);
 }
 
+BufferValues::BufferValues(const torch::nn::Module& module) : buffers_(module.buffers()) {
+  const torch::NoGradGuard no_grad;
+  for (const Tensor& buffer : buffers_)
+    values_.push_back(buffer.defined() ? buffer.clone() : buffer);
+}
+
+void BufferValues::restore() const {
+  const at::AutoDispatchBelowADInplaceOrView without_versions;
+  for (std::size_t i = 0; i < buffers_.size(); ++i)
+    if (buffers_[i].defined()) buffers_[i].copy_(values_[i]);
+}
+
 }  // namespace sluice::train

@@ -5,6 +5,7 @@
 //
 // Confined to the computing thread.
 
+#include <torch/nn/module.h>
 #include <torch/types.h>
 
 #include <cstdint>
@@ -32,6 +33,19 @@ struct ComputeState {
 };
 ComputeState compute_state(torch::Device device);
 void set_compute_state(const ComputeState& state);
+
+// Values of a module's buffers, which a call may change: statistics of BatchNorm. A second call of
+// the unit, in backward, must leave no second change.
+class BufferValues {
+ public:
+  explicit BufferValues(const torch::nn::Module& module);
+  // Sets the buffers to the values again. Saved graphs that have a buffer notice nothing.
+  void restore() const;
+
+ private:
+  Tensors buffers_;
+  Tensors values_;
+};
 
 struct UnitCall;
 

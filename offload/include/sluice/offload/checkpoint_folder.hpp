@@ -1,9 +1,9 @@
 #pragma once
 // The folders of full checkpoints below a directory. A folder is step-00000026.tmp while it is
 // written, and is renamed to step-00000026 when complete, or to step-00000026.2 and so on when
-// there is a checkpoint of that step already. Each has the format of a swap directory
-// (swap_store.hpp). These functions know names and which folders exist; SwapStore knows the
-// contents.
+// there is a checkpoint of that step already. It is renamed back before it is removed. Each has the
+// format of a swap directory (swap_store.hpp). These functions know names and which folders exist;
+// SwapStore knows the contents.
 //
 // Thread-safe: values and free functions without state.
 
@@ -17,7 +17,8 @@ namespace sluice::offload {
 struct CheckpointFolder {
   std::string path;
   std::int64_t step = 0;
-  bool is_draft = false;  // being written, or left by a run that was killed while writing
+  // Being written or removed, or left by a run that was killed meanwhile.
+  bool is_draft = false;
 };
 
 std::string checkpoint_path(const std::string& directory, std::int64_t step);

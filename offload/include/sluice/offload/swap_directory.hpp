@@ -80,6 +80,9 @@ CleanReport clean_directory(const std::string& directory, CleanScope scope, Clea
 // stripe.json. Follows links. Throws IoError when the answer cannot be found out.
 bool is_run_file(const std::string& path);
 
+// Whether `directory` has files of states, committed or not, or folders of ranks. Throws IoError.
+bool holds_state_files(const std::string& directory);
+
 // Removes the scratch files and unfinished manifests of a killed run, with one line in the log. The
 // caller holds the DirectoryLock exclusively. SwapStore does this itself. Throws IoError.
 void remove_dead_files(const std::string& directory);

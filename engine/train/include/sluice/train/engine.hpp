@@ -164,7 +164,7 @@ class __attribute__((visibility("default"))) Engine {
   explicit Engine(const std::string& config_path, const EngineOptions& options = {});
   // For the tests of this project: the type is not installed.
   explicit Engine(const config::TrainConfig& config, const EngineOptions& options = {});
-  // finish(), except that an error is logged.
+  // finish(), except that an error is logged. Logs a warning when trained weights end with it.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -210,7 +210,8 @@ class __attribute__((visibility("default"))) Engine {
 
   // Calls a unit. With gradients enabled, "sluice": {"activations"} chooses what is saved for
   // backward: `keep` saves LibTorch's graph; `recompute` saves the inputs and calls the unit again;
-  // `auto` measures two micro-batches, then saves the graphs that the device budget has room for.
+  // `auto` measures two micro-batches, then saves the graphs that the device budget has room for. A
+  // second call leaves the module's buffers as the first one did (BatchNorm's statistics).
   // Without gradients (torch::NoGradGuard, c10::InferenceMode) nothing is saved. Throws
   // InvalidArgument when a registered parameter was replaced (set_data, to(), register_parameter)
   // or an input changed in place, OutOfMemory, and the error of the unit's last update. A member
@@ -238,6 +239,11 @@ class __attribute__((visibility("default"))) Engine {
   // Throws StorageError when everything else is done but checkpoints are missing, because they
   // could not be written.
   void finish();
+  // Ends the training as finish() does. Then the modules' parameters have their trained weights, in
+  // CPU memory of their own and in the type that computes, for torch::save and other code; the
+  // memory is beyond the budgets. The engine and its units take no further calls. Blocks. Throws as
+  // finish(), and std::bad_alloc or LibTorch's error without memory; then no parameter has changed.
+  void restore_modules();
 
   // A copy of a parameter's current weights, by its name ("h.0.fc.weight").
   torch::Tensor parameter(const std::string& name);
