@@ -36,7 +36,10 @@ _NEW = {"new", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_te
 _LIKE = {"empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like", "zeros_like"}
 _VALUES = {"H", "T", "imag", "mH", "mT", "real"}  # the attributes that are operations
 # They write to their first argument, as do names that end with "_", and the attribute "data" that is set.
-_WRITES = {"__setitem__", *(f"__i{name}__" for name in ("add", "and", "floordiv", "lshift", "mod", "mul", "or", "pow", "rshift", "sub", "truediv", "xor"))}
+_WRITES = {
+    *("__setitem__", "__iadd__", "__iand__", "__ifloordiv__", "__ilshift__", "__imod__", "__imul__", "__ior__", "__ipow__"),
+    *("__irshift__", "__isub__", "__itruediv__", "__ixor__"),
+}
 
 
 class Absent(torch.Tensor):
@@ -186,7 +189,7 @@ def _parameter_of(absent: torch.Tensor) -> AbsentParameter:
     return absent._sluice_parameter if isinstance(absent, Absent) else absent  # type: ignore[return-value]
 
 
-def _name_of(parameter: AbsentParameter) -> str:
+def _name_of(parameter: torch.Tensor) -> str:
     owner = owner_of(parameter)
     return owner.name if owner is not None else f"(of shape {list(parameter.ds_shape)})"  # type: ignore[attr-defined]
 
@@ -201,7 +204,9 @@ def _refuse(absent: torch.Tensor, what: str, is_write: bool) -> NoReturn:
             "model again for another engine"
         )
     if is_write and owner.model.hooks.is_in_forward:
-        raise RuntimeError(f"{begin}its values are not here, since this is not the forward of its block, and there a write is lost: {INSTEAD}")
+        raise RuntimeError(
+            f"{begin}its values are not here, since this is not the forward of its block, and there a write is lost: {INSTEAD}"
+        )
     if owner.model.hooks.is_in_forward:
         raise RuntimeError(
             f"{begin}its values are not here, since this is not the forward of its block. "

@@ -53,7 +53,10 @@ class Writes:
         replaced = next((name for name, each in self._params if each.numel() > 0 and not self._is_weight(each)), None)
         if replaced is None:
             return self.lost(before, "forward")
-        return f"parameter {replaced} of unit {self._unit} was given other values through .data in a forward, and they would be lost: {INSTEAD}"
+        return (
+            f"parameter {replaced} of unit {self._unit} was given other values through .data in a forward, and they would be lost: "
+            + INSTEAD
+        )
 
     def lost(self, before: Sequence[int], where: str) -> str | None:
         """As :meth:`lost_in_forward`, of writes in place alone."""
@@ -62,8 +65,8 @@ class Writes:
         for (name, parameter), count in zip(self._counted, before):
             if parameter._version != count and not _is_shown(parameter):
                 return (
-                    f"parameter {name} of unit {self._unit} was written to in place in a {where}, and the write would be lost: {INSTEAD}. "
-                    "An engine that is used on may have what was written"
+                    f"parameter {name} of unit {self._unit} was written to in place in a {where}, and the write would be lost: "
+                    f"{INSTEAD}. An engine that is used on may have what was written"
                 )
         return None
 
