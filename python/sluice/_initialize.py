@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -72,6 +73,7 @@ def initialize(
             raise ValueError(f"{name}: ranks share the parameters of a model in one way only, all with all")
     if (ranks.world_size() > 1 or "RANK" in os.environ) and dist_init_required is not False:
         init_distributed()  # scripts that a launcher started ask torch.distributed for their rank
+    _check_accelerate()
     engine = SluiceEngine(
         model,
         _one_config(args, config if config is not None else config_params),
@@ -85,6 +87,23 @@ def initialize(
         progress=progress,
     )
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
+
+
+def _check_accelerate() -> None:
+    """Raises ValueError where Accelerate, if a script uses it, gives out batches for another number of ranks.
+
+    Without a GPU it takes each rank for the only process, unless it is told to use the CPU.
+    """
+    state = getattr(sys.modules.get("accelerate.state"), "PartialState", None)
+    counted = getattr(state, "_shared_state", {}).get("num_processes")
+    if counted is None or counted == ranks.world_size():
+        return
+    processes = "1 process" if counted == 1 else f"{counted} processes"
+    raise ValueError(
+        f"Accelerate counts {processes}, and this run has {ranks.world_size()} ranks: they would not share the batches as they "
+        "share the model. Without a GPU, write TrainingArguments(use_cpu=True), or, with a class of accelerate.utils, "
+        'Accelerator(kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")])'
+    )
 
 
 def _one_config(args: Any, config: Source | Config | None) -> Source | Config:

@@ -1,12 +1,14 @@
-"""A loop with Accelerate follows plain PyTorch, saves and loads."""
+"""A loop with Accelerate follows plain PyTorch, saves and loads. Ranks share its batches, or the run is an error."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hf_runs import differences, run
+from hf_runs import differences, run, write_config, zero_config
 
 
 @pytest.mark.parametrize("kind", ["json", "client"])
@@ -20,3 +22,26 @@ def test_a_loop_with_accelerate_follows_plain_pytorch(kind: str, tmp_path: Path)
     assert report["changed"]
     assert report["loaded"]
     assert (tmp_path / "model.safetensors").is_file()
+
+
+def seen_by(by: str, says_cpu: str, folder: Path) -> str:
+    zero = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
+    keys: dict[str, Any] = {"optimizer": None, "scheduler": None} if by == "accelerate" else {"scheduler": None}
+    if by == "accelerate":
+        keys |= {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "train_batch_size": 2, "gradient_clipping": 1.0}
+    ds_json = write_config(folder, zero_config(zero_optimization=zero, **keys))
+    return run("ranks_script.py", by, says_cpu, folder / "output", ds_json, ranks=2)
+
+
+@pytest.mark.parametrize("by", ["trainer", "accelerate"])
+def test_ranks_on_cpus_that_would_see_equal_batches_are_an_error(by: str, tmp_path: Path) -> None:
+    printed = seen_by(by, "", tmp_path)
+    assert printed.count("refused: Accelerate counts 1 process, and this run has 2 ranks") == 2
+    assert printed.count("TrainingArguments(use_cpu=True)") == printed.count('[InitProcessGroupKwargs(backend="gloo")]') == 2
+
+
+@pytest.mark.parametrize("by", ["trainer", "accelerate"])
+def test_ranks_on_cpus_share_the_batches_as_the_error_says(by: str, tmp_path: Path) -> None:
+    printed = seen_by(by, "cpu", tmp_path)
+    first, second = (set(found.split(", ")) for found in re.findall(r"^saw \[(.+)\]$", printed, re.MULTILINE))
+    assert first and second and not first & second

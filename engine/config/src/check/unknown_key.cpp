@@ -150,8 +150,9 @@ std::string Checker::hint_by_section(const std::string& parent, const std::strin
   for (const auto& [section, names] : children_) {
     if (section == parent || std::find(names.begin(), names.end(), name) == names.end()) continue;
     const Rule* rule = rule_of(section.empty() ? name : section + "." + name);
-    // A switch is no sign of its section, and a refused key is no advice.
-    if (name == "enabled" || (rule != nullptr && rule->info->fate == Fate::refused)) continue;
+    // A switch is no sign of its section, nor is a type in a section; a refused key is no advice.
+    const bool is_general = name == "enabled" || (name == "type" && !parent.empty());
+    if (is_general || (rule != nullptr && rule->info->fate == Fate::refused)) continue;
     return " here; it belongs " + (section.empty() ? "at the top level" : "in \"" + section + "\"");
   }
   return "";

@@ -233,7 +233,8 @@ inline constexpr KeyInfo kStepKeys[] = {
     {"fp16.fp16_master_weights_and_grads", "", "bool", "false", Fate::refused,
      "without it the master weights are fp32, which is more exact and takes more host memory"},
     {"torch_autocast.enabled", "", "bool", "false", Fate::refused,
-     "use bf16: weights, activations and gradients are in 16 bits then"},
+     "use bf16: weights, activations and gradients are in 16 bits then; or, in Python, "
+     "torch.autocast around the model's forward and its loss, which works with weights in fp32"},
     {"torch_autocast.dtype", "", "string", "null", Fate::refused, "it goes with enabled"},
     {"torch_autocast.lower_precision_safe_modules", "", "list", "null", Fate::refused,
      "it goes with enabled"},

@@ -66,6 +66,9 @@ constexpr KeyHint kHints[] = {
     {"bf16.consecutive_hysteresis", kNoScaleInBf16},
     {"bf16.min_loss_scale", kNoScaleInBf16},
     {"fp16.opt_level", "it is a key of Apex, in its section \"amp\": remove it"},
+    {"fp16.type",
+     "it is a key of GPT-NeoX: write \"bf16\": {\"enabled\": true} in place of the section for "
+     "bfloat16, or remove it for fp16"},
     {"fp16.fp16_scale_tolerance", "DeepSpeed has no such key either: remove it"},
     {"zero_optimization.find_unused_parameters",
      "DeepSpeed calls it \"ignore_unused_parameters\" now: remove it"},

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from ..owners import owner_of
+from .writes import INSTEAD
 
 log = logging.getLogger("sluice")
 
@@ -34,6 +35,11 @@ _MOVES = {
 _NEW = {"new", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros"}
 _LIKE = {"empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like", "zeros_like"}
 _VALUES = {"H", "T", "imag", "mH", "mT", "real"}  # the attributes that are operations
+# They write to their first argument, as do names that end with "_", and the attribute "data" that is set.
+_WRITES = {
+    *("__setitem__", "__iadd__", "__iand__", "__ifloordiv__", "__ilshift__", "__imod__", "__imul__", "__ior__", "__ipow__"),
+    *("__irshift__", "__isub__", "__itruediv__", "__ixor__"),
+}
 
 
 class Absent(torch.Tensor):
@@ -47,7 +53,7 @@ class Absent(torch.Tensor):
         values = [*args, *(kwargs or {}).values()]
         absent = next(_absent_in(values), None)
         if absent is not None and not _is_allowed(name, kind, values):
-            _refuse(absent, name)
+            _refuse(absent, name, _writes_to_it(name, kind, values))
         if absent is not None and (name, kind) == ("shape", "get") and torch._C._current_graph_task_id() != -1:
             # Checkpointing keeps a frozen parameter itself when it computes again, and then compares its shape to the saved
             # one. Its unit has been left by then, and is entered again before backward uses it.
@@ -161,6 +167,12 @@ def _is_allowed(name: str, kind: str, values: list[Any]) -> bool:
     return name in _ASKS or name in _MOVES or (name.startswith("is_") and name != "is_nonzero")
 
 
+def _writes_to_it(name: str, kind: str, values: list[Any]) -> bool:
+    """Whether the absent parameter is what an operation writes to, and not what it reads."""
+    writes = kind == "set" or name in _WRITES or (name.endswith("_") and not name.endswith("__"))
+    return writes and next(_absent_in(values[:1]), None) is not None
+
+
 def _absent_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
     for value in values:
         if isinstance(value, (Absent, AbsentParameter)):
@@ -177,12 +189,12 @@ def _parameter_of(absent: torch.Tensor) -> AbsentParameter:
     return absent._sluice_parameter if isinstance(absent, Absent) else absent  # type: ignore[return-value]
 
 
-def _name_of(parameter: AbsentParameter) -> str:
+def _name_of(parameter: torch.Tensor) -> str:
     owner = owner_of(parameter)
     return owner.name if owner is not None else f"(of shape {list(parameter.ds_shape)})"  # type: ignore[attr-defined]
 
 
-def _refuse(absent: torch.Tensor, what: str) -> NoReturn:
+def _refuse(absent: torch.Tensor, what: str, is_write: bool) -> NoReturn:
     parameter = _parameter_of(absent)
     owner = owner_of(parameter)
     begin = f"{what} of parameter {_name_of(parameter)}: "
@@ -190,6 +202,10 @@ def _refuse(absent: torch.Tensor, what: str) -> NoReturn:
         raise RuntimeError(
             f"{begin}it has no values any more, since its engine was destroyed, or went with its model. Read values before destroy(), and build the "
             "model again for another engine"
+        )
+    if is_write and owner.model.hooks.is_in_forward:
+        raise RuntimeError(
+            f"{begin}its values are not here, since this is not the forward of its block, and there a write is lost: {INSTEAD}"
         )
     if owner.model.hooks.is_in_forward:
         raise RuntimeError(

@@ -30,6 +30,7 @@ from ..units import Unit
 from ..watched_loop import WatchedLoop
 from .inputs import Inputs, swapped, tensors_in, with_bases
 from .watched import unwatch, watch
+from .writes import Writes, refuse, rescaled_tables
 
 log = logging.getLogger("sluice")
 
@@ -45,15 +46,6 @@ def _refuse_transforms() -> None:
             )
 
 
-def _refuse_replaced(name: str | None) -> None:
-    """Raises ValueError for a parameter whose values a forward has replaced: they go when the unit is left."""
-    if name is not None:
-        raise ValueError(
-            f"parameter {name} was given other values through .data in a forward, and they would be lost: write between steps, "
-            "inside GatheredParameters(parameters, modifier_rank=0), by copy_() under torch.no_grad()"
-        )
-
-
 def _accumulates(parameter: torch.Tensor) -> bool:
     """Whether the backward in progress adds to a parameter's gradient. Those of torch.autograd.grad add to none."""
     with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():  # it may be empty
@@ -67,7 +59,7 @@ def _accumulates(parameter: torch.Tensor) -> bool:
 class _Call:
     """One forward of a unit, from the first gradient of its outputs to the gradients of its inputs."""
 
-    __slots__ = ("has_entered", "inputs", "is_open", "state", "weights_version")
+    __slots__ = ("has_entered", "inputs", "is_open", "state", "weights_version", "writes_before")
 
     def __init__(self, state: _State, weights_version: int) -> None:
         self.state = state
@@ -75,17 +67,19 @@ class _Call:
         self.is_open = False
         self.has_entered = not state.is_held
         self.inputs: Inputs | None = None  # in a forward with gradients
+        self.writes_before: list[int] = []
 
 
 class _State:
     """A unit in the passes."""
 
-    __slots__ = ("entered", "index", "is_borrowed", "is_held", "name", "open_calls", "params")
+    __slots__ = ("entered", "index", "is_borrowed", "is_held", "name", "open_calls", "writes", "writes_before")
 
-    def __init__(self, index: int, unit: Unit) -> None:
+    def __init__(self, index: int, unit: Unit, writes: Writes) -> None:
         self.index = index
         self.name = unit.name
-        self.params = unit.params
+        self.writes = writes
+        self.writes_before: list[int] = []  # in the backward that is open
         self.entered: list[_Call | None] = []  # forwards in progress; None: inside the unit's own backward
         self.open_calls = 0  # in backward
         self.is_borrowed = False  # another module's forward uses its parameters
@@ -103,10 +97,12 @@ class Hooks:
     ) -> None:
         self.model, self.loop = model, loop
         self._keeps = keeps
-        self._is_weight = loop.is_weight
         self._open: list[_Call] = []  # calls whose backward has begun, in order
         self._in_backward = False
-        self._states = [_State(index, unit) for index, unit in enumerate(units)]
+        rescaled = rescaled_tables(model)
+        self._states = [
+            _State(index, unit, Writes(unit.name, unit.params, rescaled, loop.is_weight)) for index, unit in enumerate(units)
+        ]
         self._handles: list[Any] = []
         self._depth = 0  # of the model's own forward
         self._borrowed: list[_Call] = []  # units that another module's forward uses, in this forward
@@ -163,18 +159,14 @@ class Hooks:
 
     def _give_back(self) -> None:
         self._is_changing = bool(self._borrowed)
-        replaced = None
+        lost = None
         for call in reversed(self._borrowed):
-            replaced = replaced or self._replaced(call.state)
+            lost = lost or call.state.writes.lost_in_forward(call.writes_before)
             self.loop.leave(call.state.index)
             call.state.is_borrowed = False
         self._borrowed.clear()
         self._is_changing = False
-        _refuse_replaced(replaced)
-
-    def _replaced(self, state: _State) -> str | None:
-        """The name of a gathered parameter that has other values than the unit's; None: no parameter has."""
-        return next((name for name, parameter in state.params if parameter.numel() > 0 and not self._is_weight(parameter)), None)
+        refuse(lost)
 
     def borrow(self, unit: int) -> None:
         """Gathers a unit until the model's forward ends, and in its whole backward. Outside a forward it does nothing."""
@@ -186,7 +178,9 @@ class Hooks:
         self._is_changing = True
         self.loop.enter(state.index, torch.is_grad_enabled() or self.model.training)
         state.is_borrowed = True
-        self._borrowed.append(_Call(state, self.loop.weights_version))
+        call = _Call(state, self.loop.weights_version)
+        call.writes_before = state.writes.count()
+        self._borrowed.append(call)
         self._is_changing = False
 
     # torch.compile of a unit's module traces its hooks too, and these are not to be traced.
@@ -202,6 +196,7 @@ class Hooks:
         call = _Call(state, self.loop.weights_version)
         if call.has_entered:
             self.loop.enter(state.index, graded or self.model.training)
+            call.writes_before = state.writes.count()
         state.entered.append(call)
         self._is_changing = False
         if not graded:
@@ -224,10 +219,10 @@ class Hooks:
         state.entered.pop()
         lost = None
         if call is not None and call.has_entered:
-            lost = None if state.is_borrowed else self._replaced(state)  # else when it is given back
+            lost = None if state.is_borrowed else state.writes.lost_in_forward(call.writes_before)  # else when it is given back
             self.loop.leave(state.index)
         self._is_changing = False
-        _refuse_replaced(lost)
+        refuse(lost)
         return replaced if replaced is not output else None
 
     def _own_weight(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -251,10 +246,13 @@ class Hooks:
         """A unit is gathered once for the forwards inside."""
         state = self._states[unit]
         self.loop.enter(unit, True)
+        before = state.writes.count()
         state.is_held = True
         yield
         state.is_held = False
+        lost = state.writes.lost_in_forward(before)
         self.loop.leave(unit)
+        refuse(lost)
 
     @contextlib.contextmanager
     def opened(self, unit: int) -> Iterator[None]:
@@ -288,14 +286,17 @@ class Hooks:
     def _open_state(self, state: _State) -> None:
         if state.open_calls == 0:
             self.loop.enter(state.index, True)
+            state.writes_before = state.writes.count()
             self.loop.begin_gradients(state.index)
         state.open_calls += 1
 
     def _close_state(self, state: _State) -> None:
         state.open_calls -= 1
         if state.open_calls == 0:
+            lost = state.writes.lost(state.writes_before, "backward")
             self.loop.send_gradients(state.index)
             self.loop.leave(state.index)
+            refuse(lost)
 
     def close(self, call: _Call) -> None:
         """Ends the backward of a call: nothing of the graph needs the unit's weights for it any more."""

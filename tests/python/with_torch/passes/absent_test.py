@@ -162,7 +162,7 @@ class KeyEncoder(nn.Module):
 
 def test_a_write_to_another_unit_in_a_forward_is_an_error() -> None:
     engine = engine_of(make(KeyEncoder))
-    with pytest.raises(ValueError, match=r"parameter key.weight was given other values through .data in a forward"):
+    with pytest.raises(ValueError, match=r"parameter key.weight of unit key was given other values through .data in a forward"):
         engine(torch.ones(2, 4))
     assert all(parameter.numel() == 0 for parameter in engine.module.parameters())
 
