@@ -1,6 +1,5 @@
 #include "sluice/base/ticket.hpp"
 
-#include <cassert>
 #include <string>
 #include <utility>
 
@@ -138,7 +137,7 @@ Ticket TicketSource::ticket() {
 
 void TicketSource::complete(std::exception_ptr error) {
   const auto state = std::exchange(state_, nullptr);
-  assert(state != nullptr);
+  SLUICE_CHECK(state != nullptr, "complete() was called before, or its source was moved from");
   // Notify under the lock. The waiter may drop its half once it sees `ended`; this local pointer
   // keeps the state alive until the lock is released.
   std::vector<std::function<void()>> calls;

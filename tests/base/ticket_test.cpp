@@ -141,6 +141,14 @@ TEST(Ticket, CallsAtTheEndOfNoJoinedTicket) {
   source.complete();
 }
 
+TEST(TicketSource, EndsItsWorkOnce) {
+  TicketSource source;
+  const Ticket ticket = source.ticket();
+  source.complete();
+  EXPECT_THROW(source.complete(), InvalidArgument);
+  EXPECT_TRUE(ticket.done());
+}
+
 TEST(TicketSource, DestroyedWithoutCompletingIsAnError) {
   std::optional<TicketSource> source(std::in_place);
   Ticket ticket = source->ticket();

@@ -181,5 +181,11 @@ TEST(PairedRanks, NeedOneOnTheDeviceAndEqualRanks) {
                InvalidArgument);
 }
 
+TEST(DeviceRanks, RefuseToBeMadeOfNothing) {
+  EXPECT_THROW(make_staged_communicator(nullptr, {}), InvalidArgument);
+  EXPECT_THROW(make_paired_communicator(nullptr, make_single_rank()), InvalidArgument);
+  EXPECT_THROW(make_paired_communicator(make_single_rank(), nullptr), InvalidArgument);
+}
+
 }  // namespace
 }  // namespace sluice::zero

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -91,7 +92,11 @@ int run(const std::vector<std::string>& argv) {
   if (code != kExitDone) return code;
   const bool is_whole = std::ferror(stdout) == 0;
   if (!is_whole) std::fputc('\n', stdout);  // the flush then fails again and sets errno
-  if (std::fflush(stdout) != 0) throw IoError(errno, "write", "standard output");
+  if (std::fflush(stdout) != 0) {
+    // Where a command handles the signal itself; in all others it has ended the process.
+    if (errno == EPIPE) return exit_code_of_signal(SIGPIPE);
+    throw IoError(errno, "write", "standard output");
+  }
   if (!is_whole) throw IoError(EIO, "write", "standard output");
   return code;
 }

@@ -43,6 +43,7 @@ class HostDevice final : public Device {
     return ComputePoint(std::make_shared<Clock::time_point>(Clock::now()));
   }
   std::optional<Clock::time_point> time_of(const ComputePoint& timed) override {
+    SLUICE_CHECK(timed.event() != nullptr, "time_of() needs a point of mark_time()");
     return *static_cast<const Clock::time_point*>(timed.event());
   }
   Ticket begin_copy_in(DeviceSpan to, std::span<const std::byte> from,

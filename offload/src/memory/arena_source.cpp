@@ -21,18 +21,26 @@ std::byte* take_all(MemorySource& backing, std::uint64_t size_bytes, Tier tier) 
   return static_cast<std::byte*>(block);
 }
 
+std::unique_ptr<MemorySource> checked(std::unique_ptr<MemorySource> backing,
+                                      std::size_t granule_bytes) {
+  SLUICE_CHECK(backing != nullptr, "an arena needs a source of memory");
+  SLUICE_CHECK(
+      std::has_single_bit(granule_bytes) && granule_bytes >= 64 && granule_bytes <= kPageBytes,
+      "the granule of an arena is " + std::to_string(granule_bytes) +
+          " bytes; it must be a power of two from 64 to " + std::to_string(kPageBytes));
+  return backing;
+}
+
 }  // namespace
 
 ArenaSource::ArenaSource(std::unique_ptr<MemorySource> backing, std::uint64_t size_bytes, Tier tier,
                          std::size_t granule_bytes)
-    : backing_(std::move(backing)),
+    : backing_(checked(std::move(backing), granule_bytes)),
       size_bytes_(align_up(size_bytes, kPageBytes)),
       tier_(tier),
       granule_bytes_(granule_bytes),
       base_(take_all(*backing_, size_bytes_, tier)),
       runs_(std::make_unique<FreeRuns>()) {
-  assert(std::has_single_bit(granule_bytes_) && granule_bytes_ >= 64 &&
-         granule_bytes_ <= kPageBytes);
   MutexLock lock(mutex_);
   if (size_bytes_ > 0) runs_->give({0, size_bytes_});
 }

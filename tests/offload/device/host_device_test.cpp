@@ -55,5 +55,11 @@ TEST(HostDevice, NeedsABandwidthAboveZero) {
                InvalidArgument);
 }
 
+TEST(HostDevice, TellsTheTimeOfTimedPointsOnly) {
+  const auto device = make_host_device({});
+  EXPECT_TRUE(device->time_of(device->mark_time()).has_value());
+  EXPECT_THROW(static_cast<void>(device->time_of(device->mark_compute())), InvalidArgument);
+}
+
 }  // namespace
 }  // namespace sluice::offload

@@ -157,5 +157,12 @@ TEST(ArenaSource, APoolOverItKeepsNoFreedBlocksBetweenTheOthers) {
   EXPECT_EQ(pool.usage().gap_bytes, kPageBytes) << "before the second, apart from the rest";
 }
 
+TEST(ArenaSource, RefusesWhatItCannotServeFrom) {
+  EXPECT_THROW(ArenaSource(nullptr, kPageBytes, Tier::device), InvalidArgument);
+  for (const std::size_t granule :
+       {std::size_t{0}, std::size_t{32}, std::size_t{96}, 2 * kPageBytes})
+    EXPECT_THROW(make_arena(kPageBytes, granule), InvalidArgument) << granule;
+}
+
 }  // namespace
 }  // namespace sluice::offload

@@ -105,8 +105,8 @@ TEST_P(OwnLoopModules, HaveTheirTrainedWeightsAgain) {
     EXPECT_TRUE(model.head->weight.is_same(model.embed->tokens->weight)) << "still tied";
     EXPECT_TRUE(model.head->weight.requires_grad());
     const std::vector<Tensor> after = {
-        model.embed->positions,          model.embed->tokens->weight, model.blocks[0]->up->weight,
-        model.blocks[1]->norm->weight,   model.blocks[1]->down->bias, model.blocks[2]->down->weight,
+        model.embed->positions,        model.embed->tokens->weight, model.blocks[0]->up->weight,
+        model.blocks[1]->norm->weight, model.blocks[1]->down->bias, model.blocks[2]->down->weight,
         model.head->norm->bias,
     };
     for (std::size_t i = 0; i < after.size(); ++i)

@@ -28,6 +28,18 @@ TEST(BadInput, DataThatIsAbsentEmptyOrTooShortNamesTheFile) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.swap()));
 }
 
+TEST(BadInput, AWorkingDirectoryThatWasRemovedIsSaid) {
+  TrainFolder folder;
+  folder.set({});
+  const std::string gone = folder.path("gone");
+  const auto from_there = [&] {
+    std::filesystem::create_directory(gone);
+    if (::chdir(gone.c_str()) != 0 || ::rmdir(gone.c_str()) != 0) ::_exit(126);
+  };
+  expect_refused(run_sluice(folder.arguments("report", 1), {}, from_there), 2,
+                 {"the working directory was removed"});
+}
+
 TEST(BadInput, ASwapDirectoryThatIsAbsentOrAFileIsNamed) {
   TrainFolder folder;
   folder.set({});

@@ -15,12 +15,15 @@
 #include <sstream>
 #include <utility>
 
+#include "captured_log.hpp"
 #include "record/step_lines.hpp"
 #include "sluice/base/error.hpp"
 #include "temp_dir.hpp"
 
 namespace sluice::train {
 namespace {
+
+namespace fs = std::filesystem;
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -274,6 +277,41 @@ TEST(StepLines, WaitWhileTheyCannotBeWritten) {
   const std::vector<std::string> events = names_in(dir.file("events"));
   ASSERT_EQ(events.size(), 1U);
   EXPECT_EQ(records_of(dir.file("events/" + events[0])).size(), 2U + 4 * 3);
+}
+
+TEST(StepLines, GoToAnotherFileWhereTheirsWasTakenAway) {
+  const test::TempDir dir;
+  StepLines lines(dir.file("report"), both_in(dir.path()), 0, 1);
+  const std::string steps = dir.file("report") + "/steps.jsonl";
+  const std::string rows = dir.file("csv/Train_Samples_lr.csv");
+  lines.append(record_of(1));
+  {
+    const test::CapturedLog log;
+    fs::remove(rows);
+    fs::rename(steps, dir.file("report") + "/steps.old");  // as logrotate does
+    std::ofstream(steps).flush();
+    lines.append(record_of(2));
+    lines.append(record_of(3));
+    EXPECT_TRUE(log.contains(steps + ": was removed or replaced while the run wrote to it"));
+    EXPECT_TRUE(log.contains(rows + ": was removed or replaced"));
+    EXPECT_EQ(log.messages().size(), 2U) << "said once";
+  }
+  const std::string text = text_of(steps);
+  EXPECT_THAT(text, StartsWith("{\"step\":2,"));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
+  EXPECT_THAT(text_of(rows), StartsWith("step,lr\r\n2,"));
+  {
+    const test::CapturedLog log;
+    fs::rename(dir.file("report"), dir.file("away"));
+    lines.append(record_of(4));
+    lines.append(record_of(5));
+    EXPECT_TRUE(log.contains("lines of steps wait from step 4 on")) << "at that step";
+    EXPECT_THROW(lines.finish(), IoError);
+    fs::create_directory(dir.file("report"));
+    lines.append(record_of(6));
+  }
+  lines.finish();
+  EXPECT_THAT(text_of(steps), StartsWith("{\"step\":4,"));
 }
 
 }  // namespace

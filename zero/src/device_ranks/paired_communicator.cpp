@@ -50,6 +50,7 @@ class PairedCommunicator final : public Communicator {
 
 std::unique_ptr<Communicator> make_paired_communicator(std::unique_ptr<Communicator> host,
                                                        std::unique_ptr<Communicator> device) {
+  SLUICE_CHECK(host != nullptr && device != nullptr, "a pair needs two communicators");
   return std::make_unique<PairedCommunicator>(std::move(host), std::move(device));
 }
 

@@ -248,6 +248,7 @@ std::vector<Ticket> StagedCommunicator::begin_in(const Part& part, std::span<std
 
 std::unique_ptr<Communicator> make_staged_communicator(std::unique_ptr<Communicator> host,
                                                        const StagingOptions& options) {
+  SLUICE_CHECK(host != nullptr, "a staged communicator needs one of host memory");
   return std::make_unique<StagedCommunicator>(std::move(host), options);
 }
 

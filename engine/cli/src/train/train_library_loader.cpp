@@ -74,9 +74,18 @@ void check_openmp() {
   }
 }
 
+// LibTorch's libraries end the process there, and name something else.
+void check_working_directory() {
+  std::error_code error;
+  static_cast<void>(std::filesystem::current_path(error));
+  SLUICE_CHECK(error != std::errc::no_such_file_or_directory,
+               "the working directory was removed: cd to one that exists");
+}
+
 }  // namespace
 
 train::TrainLibrary& load_train_library() {
+  check_working_directory();
   check_address_space();
   check_openmp();
   std::string why;

@@ -3,8 +3,8 @@
 // half of one, except the last after a kill.
 
 #include <cstdint>
+#include <functional>
 #include <string>
-#include <utility>
 
 #include "sluice/base/fd.hpp"
 
@@ -13,23 +13,28 @@ namespace sluice::train {
 // Confined to the thread that trains.
 class AppendFile {
  public:
-  // `fd` is open for appending (O_APPEND); the file has `whole_bytes`. `path` is for messages.
-  AppendFile(UniqueFd fd, std::string path, std::uint64_t whole_bytes)
-      : path_(std::move(path)), fd_(std::move(fd)), whole_bytes_(whole_bytes) {}
+  // Opens the file for appending (O_APPEND), or makes it. Throws IoError, StorageError.
+  using Open = std::function<UniqueFd()>;
+
+  // `fd`: as from `open`; the file has `whole_bytes`. `path` is the file's. `header`: what an empty
+  // file begins with, before the first text.
+  AppendFile(UniqueFd fd, std::string path, std::uint64_t whole_bytes, Open open,
+             std::string header);
 
   const std::string& path() const { return path_; }
-  // True when nothing is in the file yet.
-  bool is_empty() const { return whole_bytes_ == 0 && waiting_.empty(); }
-  // Appends with one write(). Throws IoError; the text then waits for the next call, which writes
-  // it first.
+  // Appends with one write(). Where the file was removed or replaced, opens another one, with a
+  // warning. Throws IoError, and what `open` throws; the text then waits for the next call, which
+  // writes it first.
   void append(const std::string& text);
 
  private:
   std::string path_;
   UniqueFd fd_;
   std::uint64_t whole_bytes_;  // of the file, without a part of a text
-  std::string waiting_;        // some hundred bytes a step
-  bool is_torn_ = false;       // a write has failed: the file may have a part of a text
+  Open open_;
+  std::string header_;
+  std::string waiting_;   // some hundred bytes a step
+  bool is_torn_ = false;  // a write has failed: the file may have a part of a text
 };
 
 // Writes all of the text; one write() in practice. Throws IoError.

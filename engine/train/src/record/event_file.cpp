@@ -96,7 +96,7 @@ long long newest_time(const std::string& directory) {
   return newest;
 }
 
-AppendFile new_file_in(const std::string& directory) {
+AppendFile new_file_in(const std::string& directory, const std::string& header) {
   make_directory(directory);
   const std::string host = host_name();
   // Two starts in one second, or a clock that was set back, keep the order of the names.
@@ -106,8 +106,12 @@ AppendFile new_file_in(const std::string& directory) {
     std::snprintf(digits, sizeof(digits), "%010lld", time);
     const std::string path =
         directory + "/" + kPrefix + digits + "." + host + "." + std::to_string(::getpid()) + ".0";
-    UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644));
-    if (fd) return AppendFile(std::move(fd), path, 0);
+    constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
+    UniqueFd fd(::open(path.c_str(), kFlags | O_EXCL, 0644));
+    const auto open_again = [path] {
+      return UniqueFd(SLUICE_SYSCALL(::open(path.c_str(), kFlags, 0644), path));
+    };
+    if (fd) return AppendFile(std::move(fd), path, 0, open_again, header);
     if (errno != EEXIST) throw IoError(errno, "create", path);
   }
 }
@@ -121,12 +125,11 @@ std::uint32_t crc32c(const std::string& bytes) {
   return ~crc;
 }
 
+// session_log = 7 with status = 1, START = 1.
 EventFile::EventFile(const std::string& directory, std::int64_t first_step)
-    : file_(new_file_in(directory)) {
-  // session_log = 7 with status = 1, START = 1.
-  file_.append(event(first_step, bytes_field(3, "brain.Event:2")) +
-               event(first_step, bytes_field(7, key(1, Kind::varint) + varint(1))));
-}
+    : file_(new_file_in(directory,
+                        event(first_step, bytes_field(3, "brain.Event:2")) +
+                            event(first_step, bytes_field(7, key(1, Kind::varint) + varint(1))))) {}
 
 void EventFile::append(const std::vector<Scalar>& scalars, std::int64_t step) {
   std::string text;

@@ -50,7 +50,8 @@ UniqueFd open_and_lock(const std::string& path, const std::string& setting) {
 }
 
 AppendFile open_kept(const std::string& path, std::int64_t last_kept,
-                     const LineFile::NumberOf& number_of, const std::string& setting) {
+                     const LineFile::NumberOf& number_of, const std::string& setting,
+                     const std::string& header) {
   UniqueFd fd = open_and_lock(path, setting);
   const std::uint64_t kept = kept_length(path, last_kept, number_of);
   if (kept == 0 && std::filesystem::file_size(path) > 0) {
@@ -61,7 +62,8 @@ AppendFile open_kept(const std::string& path, std::int64_t last_kept,
     fd = open_and_lock(path, setting);
   }
   SLUICE_SYSCALL(::ftruncate(fd.get(), static_cast<off_t>(kept)), path);
-  return AppendFile(std::move(fd), path, kept);
+  return AppendFile(
+      std::move(fd), path, kept, [path, setting] { return open_and_lock(path, setting); }, header);
 }
 
 }  // namespace
@@ -81,7 +83,7 @@ void check_can_write_lines(const std::string& directory) {
 }
 
 LineFile::LineFile(const std::string& path, std::int64_t last_kept, const NumberOf& number_of,
-                   const std::string& setting)
-    : file_(open_kept(path, last_kept, number_of, setting)) {}
+                   const std::string& setting, const std::string& header)
+    : file_(open_kept(path, last_kept, number_of, setting, header)) {}
 
 }  // namespace sluice::train

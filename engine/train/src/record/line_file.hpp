@@ -20,12 +20,11 @@ class LineFile {
   // Opens or makes the file, and holds it against other runs. Cuts off lines with numbers above
   // `last_kept`, and a torn last line. If no numbered line would be left, the file is renamed to
   // steps.1.jsonl (or the next free number) instead. `setting`: what chooses the path, for
-  // messages. Throws IoError; StorageError when another run writes there.
+  // messages. `header`: the first line of a new file, if it has one. Throws IoError; StorageError
+  // when another run writes there.
   LineFile(const std::string& path, std::int64_t last_kept, const NumberOf& number_of,
-           const std::string& setting);
+           const std::string& setting, const std::string& header = "");
 
-  // True when nothing is in the file yet.
-  bool is_empty() const { return file_.is_empty(); }
   // Appends whole lines, as AppendFile::append.
   void append(const std::string& lines) { file_.append(lines); }
 

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <stdexcept>
 #include <utility>
 
 #include "sluice/base/error.hpp"
@@ -111,7 +112,7 @@ void Monitors::write(const std::function<void()>& events) {
   const auto attempt = [&](const auto& work) {
     try {
       work();
-    } catch (const IoError&) {
+    } catch (const std::runtime_error&) {  // IoError, StorageError
       if (!error) error = std::current_exception();
     }
   };
@@ -130,15 +131,14 @@ LineFile& Monitors::csv_of(const std::string& tag) {
   const auto found = csv_.find(tag);
   if (found != csv_.end()) return found->second;
   return csv_
-      .try_emplace(tag, csv_path(tag), committed_samples_, samples_of, "csv_monitor.job_name")
+      .try_emplace(tag, csv_path(tag), committed_samples_, samples_of, "csv_monitor.job_name",
+                   "step," + tag.substr(tag.rfind('/') + 1) + "\r\n")
       .first->second;
 }
 
 void Monitors::write_rows(const std::string& tag) {
   LineFile& file = csv_of(tag);
-  std::string rows = std::exchange(new_rows_[tag], {});
-  if (file.is_empty()) rows = "step," + tag.substr(tag.rfind('/') + 1) + "\r\n" + rows;
-  file.append(rows);
+  file.append(std::exchange(new_rows_[tag], {}));
 }
 
 }  // namespace sluice::train

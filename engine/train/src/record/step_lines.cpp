@@ -1,6 +1,7 @@
 #include "record/step_lines.hpp"
 
 #include <functional>
+#include <stdexcept>
 #include <utility>
 
 #include "sluice/base/error.hpp"
@@ -16,7 +17,7 @@ void write_or_wait(bool& waits, const char* what, std::int64_t step,
   try {
     write();
     waits = false;
-  } catch (const IoError& error) {
+  } catch (const std::runtime_error& error) {  // IoError, StorageError
     if (std::exchange(waits, true)) return;
     log(LogLevel::error, std::string(error.what()) + "; " + what + " wait from step " +
                              std::to_string(step) + " on, and the training goes on");

@@ -29,8 +29,9 @@ class ArenaSource final : public MemorySource {
  public:
   // Takes `size_bytes`, rounded up to whole pages, from `backing` and holds them until destruction.
   // Blocks start at a multiple of `granule_bytes` (a power of two from 64 to kPageBytes) and are a
-  // whole number of granules long. Throws OutOfMemory for `tier` when `backing` has no such block,
-  // and passes on the exceptions of `backing`.
+  // whole number of granules long. Throws InvalidArgument without `backing` and for another
+  // granule, OutOfMemory for `tier` when `backing` has no such block, and passes on the exceptions
+  // of `backing`.
   ArenaSource(std::unique_ptr<MemorySource> backing, std::uint64_t size_bytes, Tier tier,
               std::size_t granule_bytes = 64);
   ~ArenaSource() override;
