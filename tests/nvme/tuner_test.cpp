@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <random>
 #include <vector>
@@ -160,7 +161,9 @@ TEST(Tuner, MistakesAreRefused) {
   Tuner tuner({{4096, 1}});
   EXPECT_THROW(tuner.choose(), InvalidArgument) << "nothing measured yet";
   EXPECT_THROW(Tuner({{4096, 1}}, TuneSetting{4096, 2}), InvalidArgument) << "not one of them";
-  EXPECT_THROW(tuner.record({1e9, 0, 1e9}), InvalidArgument);
+  constexpr double kInfinite = std::numeric_limits<double>::infinity();
+  for (const double rate : {0.0, kInfinite, std::nan("")})
+    EXPECT_THROW(tuner.record({1e9, rate, 1e9}), InvalidArgument) << rate;
 }
 
 }  // namespace

@@ -94,8 +94,8 @@ TuneSetting Tuner::next() const {
 
 void Tuner::record(const TuneRates& rates) {
   SLUICE_CHECK(!done(), "Tuner: every round has been measured");
-  SLUICE_CHECK(rates.read > 0 && rates.write > 0 && rates.mixed > 0,
-               "Tuner: a rate that is not above 0");
+  for (const double rate : {rates.read, rates.write, rates.mixed})
+    SLUICE_CHECK(rate > 0 && std::isfinite(rate), "Tuner: a rate that is not above 0 and finite");
   TunePoint& point = points_[in_[at_]];
   add_to_mean(point.rates.read, rates.read, point.rounds);
   add_to_mean(point.rates.write, rates.write, point.rounds);

@@ -96,6 +96,8 @@ TEST_P(OwnLoopModules, HaveTheirTrainedWeightsAgain) {
       for (int i = 0; i < 3; ++i) trained.train(i);
       for (const std::string& name : parameter_names())
         before.push_back(bytes_of(trained.engine.parameter(name)));
+      EXPECT_TRUE(bytes_of(trained.engine.parameter("head.weight")) ==
+                  bytes_of(trained.engine.parameter("embed.tokens.weight")));
       trained.engine.restore_modules();
       EXPECT_EQ(model.embed->positions.numel(), kLength * kWidth);
       trained.engine.finish();

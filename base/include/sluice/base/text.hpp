@@ -16,7 +16,7 @@ namespace sluice {
 std::string nearest_name(std::string_view name, std::span<const std::string_view> candidates);
 
 // A byte count with three digits and a binary unit: "1.50 GiB", "64.0 MiB", "17 B". parse_bytes
-// (sluice/base/bytes.hpp) reads this form.
+// (sluice/base/bytes.hpp) reads this form up to TiB.
 std::string format_bytes(std::uint64_t size_bytes);
 
 // A count with separators: "1,234,567".

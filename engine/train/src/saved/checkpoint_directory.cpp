@@ -46,7 +46,7 @@ void hold_checkpoint_directory(const std::string& directory, offload::HeldDirect
                   error == std::errc::permission_denied
                       ? "this user must be allowed to enter the directories above it, and to "
                         "write in the one where it is made"
-                      : "\"checkpoint_dir\" must name a directory, or where one can be made");
+                      : "checkpoints need a directory, or a name where one can be made");
   }
   if (held.holds(directory)) return;
   held.hold(directory, wait);

@@ -148,6 +148,10 @@ ParamPlace OwnUnits::find(const std::string& name) const {
       if (layouts_[l].params[p].name == name) return {l, p};
     }
   }
+  for (const OwnUnit& unit : units_) {
+    for (const NamedParam& named : unit.named)  // tied: it lies where another unit has it
+      if (named.name == name) return known_.at(named.value.unsafeGetTensorImpl());
+  }
   throw InvalidArgument("no unit has a parameter " + name);
 }
 

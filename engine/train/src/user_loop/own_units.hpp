@@ -58,7 +58,7 @@ class OwnUnits {
   const OwnUnit& operator[](std::size_t unit) const { return units_[unit]; }
   std::size_t size() const { return units_.size(); }
   const std::vector<zero::UnitLayout>& layouts() const { return layouts_; }
-  // Throws InvalidArgument when there is no parameter of this name.
+  // By any of a tied parameter's names. Throws InvalidArgument when there is none of this name.
   ParamPlace find(const std::string& name) const;
 
   // Sets the device that parameters are bound on. The CPU before this call.

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "sluice/base/error.hpp"  // what the calls throw
 #include "sluice/base/ticket.hpp"
 #include "sluice/nvme/file.hpp"
 #include "sluice/nvme/io_backend.hpp"

@@ -32,7 +32,7 @@ struct LoadOptions {
   std::uint64_t size_bytes = 0;
   // swap: bytes of one state of each tensor. p, m and v lie in three regions; each tensor begins on
   // a page. Empty: one tensor that fills the regions.
-  std::vector<std::uint64_t> tensor_bytes;
+  std::vector<std::uint64_t> tensor_bytes = {};
   // Compare samples of the bytes read with the pattern (BenchPattern). Off for any other file.
   bool verify = true;
   std::uint64_t seed = 1;  // for random offsets

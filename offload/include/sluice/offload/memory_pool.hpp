@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "sluice/base/error.hpp"  // what the calls throw
 #include "sluice/base/mutex.hpp"
 #include "sluice/offload/device_span.hpp"
 #include "sluice/offload/tier.hpp"

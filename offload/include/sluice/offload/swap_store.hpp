@@ -133,7 +133,8 @@ class SwapStore {
   // naming shard, file and offset when they differ.
   void check(std::size_t shard, std::uint64_t offset_bytes, std::span<const std::byte> data) const;
 
-  // Makes the latest bytes of all shards the committed state of `step`. Blocks. Throws
+  // Makes the latest bytes of all shards the committed state of `step`, which is above 0: 0 stands
+  // for no step. Blocks. Throws
   // InvalidArgument when a shard was never written or an update was begun and not finished; throws
   // IoError. After an exception the previous commit stays valid. With Durability::power and a
   // directory that cannot be synced, loss of power may leave this commit or the previous one, both

@@ -245,7 +245,7 @@ class __attribute__((visibility("default"))) Engine {
   // finish(), and std::bad_alloc or LibTorch's error without memory; then no parameter has changed.
   void restore_modules();
 
-  // A copy of a parameter's current weights, by its name ("h.0.fc.weight").
+  // A copy of a parameter's current weights, by its name ("h.0.fc.weight"); a tied one has several.
   torch::Tensor parameter(const std::string& name);
   // Writes the last whole step to DIRECTORY/step-NNNNNNNN, without frozen parameters. Then removes
   // all but the newest `keep` checkpoints of this run's line (docs/durability.md). `sluice export`
