@@ -1,5 +1,7 @@
 #include "saved/draft.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <system_error>
@@ -38,18 +40,30 @@ std::error_code remove_folder(const fs::path& path) {
   return error;
 }
 
-// Gives it the name of a draft first, so that a kill in between leaves a draft. Where something has
-// that name, the manifest goes first.
+// Gives the checkpoint the name of a draft, which survives loss of power. Returns its path; its old
+// one where something has that name.
+fs::path make_draft_of(const fs::path& checkpoint) {
+  const auto folder = offload::checkpoint_folder_of(checkpoint.string());
+  if (!folder || folder->is_draft) return checkpoint;
+  const fs::path parent = checkpoint.parent_path();
+  const fs::path draft = offload::checkpoint_draft_path(parent.string(), folder->step);
+  if (::rename(checkpoint.c_str(), draft.c_str()) != 0) return checkpoint;
+  sync_path(parent);
+  return draft;
+}
+
+// So that a kill in between leaves a draft. The manifest is the first file to go: where it cannot,
+// the checkpoint stays as it was.
 void remove_checkpoint(const fs::path& checkpoint) {
-  fs::path path = checkpoint;
-  const auto folder = offload::checkpoint_folder_of(path.string());
-  if (folder && !folder->is_draft) {
-    const fs::path draft =
-        offload::checkpoint_draft_path(path.parent_path().string(), folder->step);
-    if (::rename(path.c_str(), draft.c_str()) == 0) path = draft;
+  SLUICE_SYSCALL(::access(checkpoint.c_str(), W_OK | X_OK), checkpoint.string());
+  const fs::path path = make_draft_of(checkpoint);
+  try {
+    offload::remove_rank_manifest(path);
+    fs::remove(path / "manifest.json");
+  } catch (...) {
+    if (path != checkpoint) ::rename(path.c_str(), checkpoint.c_str());
+    throw;
   }
-  offload::remove_rank_manifest(path);
-  fs::remove(path / "manifest.json");
   if (const std::error_code error = remove_folder(path); error)
     throw fs::filesystem_error("cannot remove", path, error);
 }
