@@ -76,7 +76,7 @@ void allocate_file(int fd, const std::string& path, std::uint64_t size_bytes) {
 // remove the device.
 std::string replaced_file(const std::string& path) {
   std::error_code error;
-  const std::string target = file_behind_links(path);
+  std::string target = file_behind_links(path);
   const auto status = std::filesystem::status(target, error);
   SLUICE_CHECK(
       !std::filesystem::exists(status) || std::filesystem::is_regular_file(status),

@@ -23,7 +23,7 @@ struct NormedImpl : torch::nn::Module {
 TORCH_MODULE(Normed);
 
 Tensor samples(int step) {
-  torch::manual_seed(static_cast<std::uint64_t>(100 + step));
+  torch::manual_seed(std::uint64_t{100} + static_cast<std::uint64_t>(step));
   return torch::randn({16, 8}) * (1 + step) + step;
 }
 

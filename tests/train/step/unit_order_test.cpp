@@ -37,7 +37,7 @@ class UnitOrderOfThree : public ::testing::Test {
     return ahead;
   }
   std::vector<std::size_t> micro_batch() {
-    const auto ahead = ahead_in({0, 1, 2, 2, 1, 0}, Pass::training);
+    auto ahead = ahead_in({0, 1, 2, 2, 1, 0}, Pass::training);
     order_->end_micro_batch();
     return ahead;
   }

@@ -46,7 +46,7 @@ fs::path make_draft_of(const fs::path& checkpoint) {
   const auto folder = offload::checkpoint_folder_of(checkpoint.string());
   if (!folder || folder->is_draft) return checkpoint;
   const fs::path parent = checkpoint.parent_path();
-  const fs::path draft = offload::checkpoint_draft_path(parent.string(), folder->step);
+  fs::path draft = offload::checkpoint_draft_path(parent.string(), folder->step);
   if (::rename(checkpoint.c_str(), draft.c_str()) != 0) return checkpoint;
   sync_path(parent);
   return draft;
