@@ -180,6 +180,7 @@ TEST(Checkpoints, OneThatLostItsManifestIsDamaged) {
     } catch (const StorageError& error) {
       EXPECT_THAT(error.what(), testing::HasSubstr(newest + ": is the newest checkpoint"));
       EXPECT_THAT(error.what(), testing::HasSubstr(dir.file("step-00000002")));
+      EXPECT_THAT(error.what(), testing::HasSubstr("(its manifest is missing)"));
     }
     fs::rename(dir.file("backup"), manifest);
     EXPECT_EQ(newest_checkpoint(dir.path()), newest);

@@ -37,6 +37,7 @@ Checkpoint read_checkpoint(const offload::CheckpointFolder& folder) {
     found.damage = error.what();
     found.saved_at = made_at(folder.path);
     try {
+      if (!holds_state(folder.path)) found.damage = "its manifest is missing";
       found.step = offload::SwapStore::read_committed(folder.path).step;
       found.damage.clear();  // of another program: who reads it says what is wrong
     } catch (const std::exception&) {
