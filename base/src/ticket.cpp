@@ -37,7 +37,7 @@ struct TicketState {
 
 namespace {
 
-// Of when_ended(): an exception would end the thread that ends work.
+// Makes a call of when_ended(): an exception would end the thread that ends work.
 void call_at_end(const std::function<void()>& call) noexcept {
   try {
     call();

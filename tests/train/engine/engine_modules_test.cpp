@@ -1,4 +1,4 @@
-// What a loop of a user's own leaves in the modules: their buffers, and at the end their weights.
+// A loop of a user's own leaves the modules their buffers, and at the end their weights.
 
 #include <gmock/gmock.h>
 

@@ -61,8 +61,8 @@ class TicketSource {
 
   // The ticket of this source. Call at most once.
   Ticket ticket();
-  // Ends the work with `error`; null means success. Wakes the waiters. Call at most
-  // once; a second call throws InvalidArgument.
+  // Ends the work with `error`; null means success. Wakes the waiters. A second call
+  // throws InvalidArgument.
   void complete(std::exception_ptr error = nullptr);
 
  private:

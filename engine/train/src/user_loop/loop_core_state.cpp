@@ -240,7 +240,7 @@ void LoopCore::finish() {
   }
 }
 
-// What is committed in scratch memory ends with the engine.
+// A commit in scratch memory ends with the engine.
 bool LoopCore::has_unsaved_steps() const {
   const std::int64_t own = options_.scratch ? progress_.checkpoint_step : progress_.committed_step;
   return progress_.step > std::max(saved_step_, own);
