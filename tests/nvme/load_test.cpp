@@ -4,9 +4,16 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <vector>
 
+#include "in_child.hpp"
 #include "nvme_test_support.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/nvme/bench_file.hpp"
@@ -88,6 +95,32 @@ TEST(BenchFile, IsRemovedWhereFillingItEndsEarly) {
   EXPECT_TRUE(bench_file_in_use(held.path()));
   EXPECT_THROW(fill(OlderFile::goes), IoError);
   EXPECT_TRUE(std::filesystem::exists(held.path())) << "another program measures";
+}
+
+// The kernel takes a ring apart after its process has ended, and a ring holds its files: for longer
+// where the cores are busy.
+TEST(BenchFile, IsTakenFromAProcessThatWasKilledInTheMiddleOfItsReads) {
+  const test::TempDir dir;
+  IoEngine engine = engine_of(BackendKind::automatic);
+  open_file(dir, 4 * kMiB, engine);
+  std::vector<std::jthread> busy;
+  for (unsigned i = 0; i < 2 * std::thread::hardware_concurrency(); ++i)
+    busy.emplace_back([](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+      }
+    });
+  for (int i = 0; i < 5; ++i) {
+    const std::string said = test::run_in_child([&]() -> std::string {
+      IoEngine own = engine_of(BackendKind::automatic);
+      const SwapFile file = open_file(dir, 4 * kMiB, own);
+      std::vector<std::byte> memory(4 * kMiB);
+      const Ticket read = own.begin_read(file, 0, memory);
+      ::raise(SIGKILL);
+      return "lived on";
+    });
+    EXPECT_EQ(said, " (the child died)");
+    EXPECT_NO_THROW(open_file(dir, 4 * kMiB, engine)) << i;
+  }
 }
 
 TEST(BenchFile, IsNotMadeOverAFileThatHasAnotherName) {

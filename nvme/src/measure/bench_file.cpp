@@ -10,9 +10,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <optional>
 #include <random>
 #include <utility>
 
+#include "file/file_lock.hpp"
 #include "measure/pages.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
@@ -123,12 +125,13 @@ SwapFile open_bench_file(const std::string& directory, std::uint64_t size_bytes,
     throw IoError(EMLINK, "open", path, 0, 0,
                   "has another name, whose content would be overwritten; remove this one");
   }
-  SwapFile file(path, OpenMode::create, direct);
-  if (::flock(file.fd(), LOCK_EX | LOCK_NB) != 0) {
-    throw IoError(errno, "flock", path, 0, 0,
+  std::optional<SwapFile> locked = open_locked_file(path, direct);
+  if (!locked) {
+    throw IoError(EWOULDBLOCK, "flock", path, 0, 0,
                   "another program measures this drive now, and both would find it slow; try again "
                   "when that is done");
   }
+  SwapFile file = *std::move(locked);
   const std::uint64_t present = file.size_bytes();
   try {
     if (present >= whole && holds_pattern(file, whole, engine, kCheckedPages)) return file;
@@ -146,9 +149,7 @@ bool bench_file_in_use(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (!fd && (errno == ENOENT || errno == EACCES)) return false;
   if (!fd) throw IoError(errno, "open", path);
-  if (::flock(fd.get(), LOCK_SH | LOCK_NB) == 0) return false;
-  if (errno == EWOULDBLOCK) return true;
-  throw IoError(errno, "flock", path);
+  return !lock_soon(fd.get(), LOCK_SH, path);
 }
 
 }  // namespace sluice::nvme

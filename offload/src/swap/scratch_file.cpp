@@ -1,6 +1,4 @@
-#include <sys/file.h>
-
-#include <cerrno>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -27,12 +25,11 @@ nvme::StripedFile make_file(const SwapPlace& place, const std::string& name,
   const Stripe stripe = new_stripe(place);
   std::vector<nvme::SwapFile> parts;
   for (const std::string& directory : stripe.directories) {
-    const nvme::SwapFile& part = parts.emplace_back(scratch_path(directory, name),
-                                                    nvme::OpenMode::create, direct, parts.size());
+    const std::string path = scratch_path(directory, name);
     // A file that a killed run left is taken over; one that is in use is not.
-    if (::flock(part.fd(), LOCK_EX | LOCK_NB) == 0) continue;
-    SLUICE_CHECK(errno != EWOULDBLOCK, "scratch file " + part.path() + " is in use already");
-    throw IoError(errno, "flock", part.path());
+    std::optional<nvme::SwapFile> part = nvme::open_locked_file(path, direct, parts.size());
+    SLUICE_CHECK(part.has_value(), "scratch file " + path + " is in use already");
+    parts.push_back(*std::move(part));
   }
   nvme::StripedFile file(std::move(parts), stripe.layout);
   try {

@@ -20,10 +20,14 @@ namespace {
 
 constexpr std::int64_t kSignalStep = 3;
 
+std::string scenario_name() {
+  const char* chosen = std::getenv("SLUICE_FAKE_SCENARIO");
+  return chosen == nullptr ? "" : chosen;
+}
+
 // Runs while the program loads the library.
 __attribute__((constructor)) void on_load() {
-  const char* chosen = std::getenv("SLUICE_FAKE_SCENARIO");
-  if (chosen != nullptr && std::string(chosen) == "signal_while_loading") ::raise(SIGTERM);
+  if (scenario_name() == "signal_while_loading") ::raise(SIGTERM);
 }
 
 // Confined to thread: main.
@@ -33,8 +37,7 @@ class FakeLibrary : public TrainLibrary {
 
   RunReport train(const TrainRequest& request, TrainObserver& observer,
                   const std::atomic<int>& stop) override {
-    const char* chosen = std::getenv("SLUICE_FAKE_SCENARIO");
-    const std::string scenario = chosen == nullptr ? "" : chosen;
+    const std::string scenario = scenario_name();
     const config::TrainConfig config = config::load_train_config(
         request.config_path, {.tuned_paths = request.tuned_paths, .settings = request.settings});
     const plan::Plan plan = plan::make_plan(config, config::load_model_config(request.model_path),
@@ -53,8 +56,7 @@ class FakeLibrary : public TrainLibrary {
 
   void generate(const GenerateRequest& request, GenerateObserver& observer,
                 const std::atomic<int>&) override {
-    const char* chosen = std::getenv("SLUICE_FAKE_SCENARIO");
-    const std::string scenario = chosen == nullptr ? "" : chosen;
+    const std::string scenario = scenario_name();
     if (scenario == "bad_weights") throw StorageError(request.weights_path, "bad weights");
     observer.on_ready();
     const std::string text = "abc\xC3(";
@@ -113,7 +115,11 @@ class FakeLibrary : public TrainLibrary {
 
 }  // namespace
 
-// The one symbol that the program looks up.
+// The two symbols that the program looks up.
+extern "C" __attribute__((visibility("default"))) const char* sluice_train_stamp() {
+  return scenario_name() == "another_build" ? "0123456789abcdef" : own_train_stamp();
+}
+
 extern "C" __attribute__((visibility("default"))) TrainLibrary* sluice_train_library() {
   static auto* library = new FakeLibrary;  // lives as long as the process
   return library;

@@ -144,6 +144,15 @@ TEST_F(TrainProgram, SaysSoWhenTheLibraryCannotBeLoaded) {
   EXPECT_THAT(result.err, HasSubstr("cannot load " + directory_.file("lib/libsluice_train.so")));
 }
 
+// Built from other headers, its objects could have other sizes.
+TEST_F(TrainProgram, RefusesTheLibraryOfAnotherBuild) {
+  add_library();
+  const ProgramResult result = train("another_build");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr(directory_.file("lib/libsluice_train.so") +
+                                    " is of another build than this program"));
+}
+
 TEST_F(TrainProgram, ShowsPlanStepsCurveAndSummary) {
   add_library();
   const ProgramResult result = train("", {"--steps", "12", "--report", "somewhere"});

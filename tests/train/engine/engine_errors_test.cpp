@@ -4,11 +4,14 @@
 
 #include <array>
 #include <cstdlib>
+#include <fstream>
 #include <limits>
+#include <sstream>
 #include <utility>
 
 #include "captured_log.hpp"
 #include "engine_support.hpp"
+#include "file_limit.hpp"
 
 namespace sluice::test {
 namespace {
@@ -322,6 +325,27 @@ TEST_F(OwnLoopErrors, ADeviceBudgetThatIsTooSmallSaysByHowMuch) {
   EXPECT_THAT(error_of([&] { torch::ones({1 << 20}); }),
               AllOf(HasSubstr("device"), HasSubstr("available")));
   EXPECT_NO_THROW(trained.train(0));
+}
+
+TEST(OwnLoopMonitors, WaitWhileTheirFilesCannotBeWritten) {
+  const TempDir folder;
+  config::TrainConfig config = config_of({.accumulation = 1});
+  config.monitors.csv = {.enabled = true, .output_path = folder.path(), .job_name = "run"};
+  Trained trained(config, Model());
+  trained.engine.initialize();
+  trained.train(0);
+  {
+    const CapturedLog log;
+    const FileLimit limit(1);
+    EXPECT_EQ(trained.train(1).step, 2);
+    EXPECT_EQ(trained.train(2).step, 3);
+    EXPECT_TRUE(log.contains("values of the monitors wait from step 2 on"));
+    EXPECT_THROW(trained.engine.finish(), IoError) << "values are missing";
+  }
+  trained.engine.finish();
+  std::ostringstream rows;
+  rows << std::ifstream(folder.file("run/Train_Samples_lr.csv")).rdbuf();
+  EXPECT_EQ(rows.str(), "step,lr\r\n2,0.01\r\n4,0.01\r\n6,0.01\r\n");
 }
 
 }  // namespace

@@ -3,11 +3,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cmath>
-#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -16,6 +14,7 @@
 #include <utility>
 
 #include "captured_log.hpp"
+#include "file_limit.hpp"
 #include "record/step_lines.hpp"
 #include "sluice/base/error.hpp"
 #include "temp_dir.hpp"
@@ -225,26 +224,6 @@ TEST(Monitors, RefuseAFileThatAnotherRunWrites) {
   }
 }
 
-// Lines of the process's files end at `bytes` while it lives, as on a full disk.
-class FileLimit {
- public:
-  explicit FileLimit(rlim_t bytes) : handler_(::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    ::signal(SIGXFSZ, handler_);
-  }
-  FileLimit(const FileLimit&) = delete;
-  FileLimit& operator=(const FileLimit&) = delete;
-
- private:
-  rlimit before_{};
-  const sighandler_t handler_;
-};
-
 TEST(StepLines, WaitWhileTheyCannotBeWritten) {
   const test::TempDir dir;
   std::optional<StepLines> lines(std::in_place, dir.file("report"), both_in(dir.path()), 0, 1);
@@ -252,7 +231,7 @@ TEST(StepLines, WaitWhileTheyCannotBeWritten) {
   const std::string steps = dir.file("report") + "/steps.jsonl";
   const std::string before = text_of(steps);
   {
-    const FileLimit limit(before.size() + 3);
+    const test::FileLimit limit(before.size() + 3);
     for (const std::int64_t step : {2, 3}) lines->append(record_of(step));
     EXPECT_EQ(text_of(steps).size(), before.size() + 3) << "a torn line, which --resume cuts off";
     try {

@@ -82,6 +82,15 @@ void check_working_directory() {
                "the working directory was removed: cd to one that exists");
 }
 
+template <class Function>
+Function function_of(void* library, const std::string& path, const char* name) {
+  // dlsym returns an object pointer by definition; POSIX guarantees the conversion.
+  const auto function = reinterpret_cast<Function>(::dlsym(library, name));
+  if (function != nullptr) return function;
+  throw Error(path + " is not this program's training library: " + last_dl_error() +
+              ". Build both again with scripts/build.sh");
+}
+
 }  // namespace
 
 train::TrainLibrary& load_train_library() {
@@ -104,14 +113,13 @@ train::TrainLibrary& load_train_library() {
     throw Error("cannot load " + path + ": " + last_dl_error() +
                 ". If LibTorch was moved or removed: scripts/setup.sh, then scripts/build.sh");
   }
-  // dlsym returns an object pointer by definition; POSIX guarantees the conversion.
-  const auto entry =
-      reinterpret_cast<train::TrainLibraryEntry>(::dlsym(library, train::kTrainLibraryEntryName));
-  if (entry == nullptr) {
-    throw Error(path + " is not this program's training library: " + last_dl_error() +
-                ". Build again with scripts/build.sh");
+  const auto stamp = function_of<train::TrainStampEntry>(library, path, train::kTrainStampName);
+  if (std::string_view(stamp()) != train::own_train_stamp()) {
+    throw Error(path +
+                " is of another build than this program: build both again with "
+                "scripts/build.sh, or install both again");
   }
-  return *entry();
+  return *function_of<train::TrainLibraryEntry>(library, path, train::kTrainLibraryEntryName)();
 }
 
 }  // namespace sluice::cli

@@ -1,5 +1,6 @@
 #include "record/step_lines.hpp"
 
+#include <exception>
 #include <functional>
 #include <stdexcept>
 #include <utility>
@@ -30,6 +31,15 @@ StepLines::StepLines(const std::string& report_dir, const config::MonitorsConfig
                      std::int64_t committed_step, std::int64_t samples_per_step)
     : steps_(report_dir, committed_step), monitors_(monitors, committed_step, samples_per_step) {}
 
+StepLines::~StepLines() {
+  if (!lines_wait_ && !values_wait_) return;
+  try {
+    finish();
+  } catch (const std::exception& error) {
+    log(LogLevel::error, std::string(error.what()) + "; the lines and values that waited are lost");
+  }
+}
+
 void StepLines::append(const StepRecord& record) {
   write_or_wait(lines_wait_, "lines of steps", record.step, [&] { steps_.append(record); });
   write_or_wait(values_wait_, "values of the monitors", record.step,
@@ -37,6 +47,7 @@ void StepLines::append(const StepRecord& record) {
 }
 
 void StepLines::finish() {
+  lines_wait_ = values_wait_ = false;
   steps_.flush();
   monitors_.flush();
 }

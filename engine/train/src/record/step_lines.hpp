@@ -13,9 +13,13 @@ namespace sluice::train {
 // Confined to the thread that trains.
 class StepLines {
  public:
-  // As StepsFile and Monitors; throws their errors.
+  // As StepsFile and Monitors; throws their errors. An empty `report_dir` has no steps.jsonl.
   StepLines(const std::string& report_dir, const config::MonitorsConfig& monitors,
             std::int64_t committed_step, std::int64_t samples_per_step);
+  // Tries to write what still waits; the log says what was lost.
+  ~StepLines();
+  StepLines(const StepLines&) = delete;
+  StepLines& operator=(const StepLines&) = delete;
   // A file that cannot be written ends no training, and the log says so. Lines and values wait
   // until they can be written.
   void append(const StepRecord& record);

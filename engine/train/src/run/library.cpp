@@ -29,6 +29,10 @@ class Library final : public TrainLibrary {
 
 }  // namespace
 
+extern "C" __attribute__((visibility("default"))) const char* sluice_train_stamp() {
+  return own_train_stamp();
+}
+
 extern "C" __attribute__((visibility("default"))) TrainLibrary* sluice_train_library() {
   static Library library;
   models::settle_vector_math();

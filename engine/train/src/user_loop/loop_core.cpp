@@ -239,11 +239,11 @@ StepResult LoopCore::end_step(const std::vector<GroupValues>& groups) {
 void LoopCore::show_step(const StepResult& result, bool was_told_loss) {
   const config::MonitorsConfig& monitors = config_.monitors;
   if (config_.rank != 0 || !(monitors.tensorboard.enabled || monitors.csv.enabled)) return;
-  if (!monitors_) {
+  if (!lines_) {
     config::MonitorsConfig without_times = monitors;
     without_times.wall_clock_breakdown = false;  // the caller's work is not timed
-    monitors_ =
-        std::make_unique<Monitors>(without_times, result.step - 1, config_.train_batch_size);
+    lines_ = std::make_unique<StepLines>(std::string(), without_times, result.step - 1,
+                                         config_.train_batch_size);
   }
   StepRecord record;
   record.step = result.step;
@@ -252,7 +252,7 @@ void LoopCore::show_step(const StepResult& result, bool was_told_loss) {
   record.lr = result.learning_rate;
   record.grad_norm = result.gradient_norm;
   if (config_.fp16.enabled) record.loss_scale = result.loss_scale;
-  monitors_->append(record);
+  lines_->append(record);
 }
 
 }  // namespace sluice::train

@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "device/run_device.hpp"
-#include "record/monitors.hpp"
+#include "record/step_lines.hpp"
 #include "saved/checkpoint_writer.hpp"
 #include "saved/run_source.hpp"
 #include "sluice/config/train_config.hpp"
@@ -168,7 +168,7 @@ class LoopCore {
   std::int64_t saved_step_ = 0;   // begun with, loaded, or saved as a checkpoint anywhere
   bool updates_running_ = false;  // of the last step; finish_step() waits for them
   StepResult last_;
-  std::unique_ptr<Monitors> monitors_;  // of rank 0, from the first step on
+  std::unique_ptr<StepLines> lines_;  // of rank 0, from the first step on
   // Set while the weights and states are a mix, because load_checkpoint() failed on the way: why.
   std::string failed_load_;
 };

@@ -238,6 +238,7 @@ void LoopCore::finish() {
   if (missed.count > 0) {
     throw StorageError(config_.sluice.checkpoints.directory, missed_text(missed));
   }
+  if (lines_) lines_->finish();
 }
 
 // A commit in scratch memory ends with the engine.
@@ -305,7 +306,7 @@ std::int64_t LoopCore::load_checkpoint(const RunSource& source) {
     throw;
   }
   failed_load_.clear();
-  monitors_.reset();
+  lines_.reset();
   ++weights_version_;
   resume_progress(progress_, source, *resources_->communicator);
   progress_.committed_step = -1;  // the directories of this run have another state

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "sluice/base/fd.hpp"
@@ -63,6 +64,13 @@ class SwapFile {
   std::uint32_t offset_alignment_ = 1;
   std::uint32_t memory_alignment_ = 1;
 };
+
+// Opens the file `path`, created where it is missing, and takes flock(2) on it alone, until it is
+// closed. Empty where another process holds it for a second: the kernel lets go of a file of
+// io_uring a moment after its process has ended. The file is the one that has the name, also where
+// the process before removed its own. Blocks. Throws IoError as SwapFile's constructor.
+std::optional<SwapFile> open_locked_file(const std::string& path, DirectIo direct,
+                                         std::size_t drive = 0);
 
 // More than any drive has free.
 inline constexpr std::uint64_t kUnknownFreeBytes = std::uint64_t{1} << 62U;

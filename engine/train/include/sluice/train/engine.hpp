@@ -236,8 +236,8 @@ class __attribute__((visibility("default"))) Engine {
   StepResult step();
 
   // Waits for updates and commits the last step as the configuration says. Training may continue.
-  // Throws StorageError when everything else is done but checkpoints are missing, because they
-  // could not be written.
+  // Throws StorageError or IoError when everything else is done but checkpoints, or values of the
+  // monitors, are missing, because they could not be written.
   void finish();
   // Ends the training as finish() does. Then the modules' parameters have their trained weights, in
   // CPU memory of their own and in the type that computes, for torch::save and other code; the

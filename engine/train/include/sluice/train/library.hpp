@@ -115,7 +115,14 @@ class TrainLibrary {
                                    const std::atomic<int>& stop) = 0;
 };
 
-// The one symbol of the shared library. The object lives as long as the process.
+// Names the headers that this program or library was built with. Its source is made by the build.
+const char* own_train_stamp();
+
+// The two symbols of the shared library. The first returns its own_train_stamp(): a program calls
+// the second only where its own is equal. The object lives as long as the process.
+extern "C" const char* sluice_train_stamp();
+using TrainStampEntry = const char* (*)();
+inline constexpr const char* kTrainStampName = "sluice_train_stamp";
 extern "C" TrainLibrary* sluice_train_library();
 using TrainLibraryEntry = TrainLibrary* (*)();
 inline constexpr const char* kTrainLibraryEntryName = "sluice_train_library";
