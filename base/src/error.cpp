@@ -31,6 +31,33 @@ std::string size_advice() {
          " (RLIMIT_FSIZE): raise the limit (ulimit -f)";
 }
 
+// The way out of EMFILE.
+std::string open_files_advice() {
+  rlimit limit{};
+  const std::string most = ::getrlimit(RLIMIT_NOFILE, &limit) == 0
+                               ? " " + std::to_string(limit.rlim_cur) + " files"
+                               : " no more files";
+  return "this process may open" + most + ": raise the limit (ulimit -n)";
+}
+
+// What to do about errors whose texts do not say it; empty for the others.
+std::string advice_of(int error_number) {
+  switch (error_number) {
+    case EFBIG:
+      return size_advice();
+    case EMFILE:
+      return open_files_advice();
+    case ENFILE:
+      return "the machine has no more open files: raise sysctl fs.file-max, or end other programs";
+    case ENOLCK:
+      return "the file system or its server takes no more locks: choose a directory on another one";
+    case EBADF:
+      return "the file is closed, or was opened for the other direction only";
+    default:
+      return "";
+  }
+}
+
 std::string io_message(int error_number, const std::string& operation, const std::string& path,
                        std::uint64_t offset_bytes, std::uint64_t size_bytes,
                        const std::string& advice) {
@@ -39,8 +66,8 @@ std::string io_message(int error_number, const std::string& operation, const std
     message +=
         " of " + std::to_string(size_bytes) + " bytes at offset " + std::to_string(offset_bytes);
   }
-  std::string all_advice = advice;
-  if (error_number == EFBIG) all_advice += (advice.empty() ? "" : "; ") + size_advice();
+  const std::string known = advice_of(error_number);
+  const std::string all_advice = advice + (advice.empty() || known.empty() ? "" : "; ") + known;
   if (!all_advice.empty()) message += " (" + all_advice + ")";
   return message;
 }

@@ -52,6 +52,18 @@ TEST(IoError, OfAFileTooLargeNamesTheLimit) {
   EXPECT_THAT(text(RLIM_INFINITY), AllOf(HasSubstr("file system"), Not(HasSubstr("ulimit"))));
 }
 
+TEST(IoError, OfALimitSaysHowToRaiseIt) {
+  const std::string files = IoError(EMFILE, "open", "/data/a").what();
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_THAT(files, HasSubstr("may open " + std::to_string(limit.rlim_cur) +
+                               " files: raise the limit (ulimit -n)"));
+  EXPECT_THAT(IoError(ENFILE, "open", "/data/a").what(), HasSubstr("fs.file-max"));
+  EXPECT_THAT(IoError(ENOLCK, "flock", "/data/a", 0, 0, "as it is").what(),
+              HasSubstr("(as it is; the file system or its server takes no more locks"));
+  EXPECT_THAT(IoError(EBADF, "write", "/data/a").what(), HasSubstr("the other direction"));
+}
+
 TEST(StorageError, NamesThePath) {
   const StorageError error("/data/a", "damaged");
   EXPECT_EQ(error.path(), "/data/a");

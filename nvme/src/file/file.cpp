@@ -45,8 +45,6 @@ std::string open_advice(int error_number, OpenMode mode) {
       return "name a file in this directory";
     case EROFS:
       return "the file system is mounted read-only";
-    case EMFILE:
-      return "too many open files; raise the limit (ulimit -n)";
     default:
       return "";
   }
