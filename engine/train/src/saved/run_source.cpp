@@ -175,7 +175,9 @@ void check_source(const RunSource& source, const plan::Plan& plan, std::uint64_t
   if (saved.compute_dtype != dtype) {
     throw StorageError(source.directory, "was trained in " + saved.compute_dtype +
                                              ", the configuration asks for " + dtype + ": set " +
-                                             enabling(saved.compute_dtype));
+                                             enabling(saved.compute_dtype) +
+                                             "; or begin anew with its weights alone (sluice "
+                                             "export and --init; in Python load_module_only=True)");
   }
   check_format(saved, plan, source.directory);
   if (saved.seed != seed) {
