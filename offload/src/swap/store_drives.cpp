@@ -56,7 +56,9 @@ void StoreDrives::make(std::uint64_t slot_bytes, SlotSet wanted, std::uint64_t m
 }
 
 void StoreDrives::mark_committed() {
-  if (!std::exchange(marked_committed_, true)) write_labels(stripe_, LabelState::committed);
+  if (marked_committed_) return;
+  write_labels(stripe_, LabelState::committed);
+  marked_committed_ = true;
 }
 
 void StoreDrives::open(const Manifest& manifest, SlotSet wanted, nvme::DirectIo direct) {
@@ -77,8 +79,8 @@ void StoreDrives::open(const Manifest& manifest, SlotSet wanted, nvme::DirectIo 
     remove_leftovers(directory, list_dead_files(directory));
     check_free_disk(directory, missing_disk_bytes(stripe_, part, wanted, slot_bytes_), 0);
   }
-  marked_committed_ = true;
   write_labels(stripe_, LabelState::committed);  // drives may be mounted elsewhere now
+  marked_committed_ = true;
   files_ = open_slot_files(stripe_, wanted, slot_bytes_, direct);
   had_all_blocks_ = have_all_blocks(files_, slot_bytes_);
 }
@@ -107,12 +109,19 @@ std::uint64_t StoreDrives::file_bytes() const {
   return sum;
 }
 
-void StoreDrives::sync_data() const {
+void StoreDrives::sync_data() {
+  if (sync_failed_) {
+    throw StorageError(
+        first(), "an earlier sync of the states failed, and no later one can tell which bytes the "
+                 "drive lost: end this run and resume it; what was committed before is whole");
+  }
+  sync_failed_ = true;  // unless all of it succeeds
   for (const std::optional<nvme::StripedFile>& file : files_) {
     if (file) file->sync_data();
   }
   for (std::size_t part = 1; part < stripe_.directories.size(); ++part)
     sync_directory(stripe_.directories[part]);
+  sync_failed_ = false;
 }
 
 }  // namespace sluice::offload

@@ -47,8 +47,10 @@ class StoreDrives {
   void check_still_there() const {
     offload::check_still_there(files_, slot_bytes_, had_all_blocks_);
   }
-  // fdatasync of the files, and fsync of the directories but the first.
-  void sync_data() const;
+  // fdatasync of the files, and fsync of the directories but the first. Throws IoError. Once it has
+  // failed it throws StorageError: the kernel tells a lost write once, so that a second sync could
+  // succeed without the bytes.
+  void sync_data();
 
  private:
   void hold(const std::string& directory);
@@ -61,6 +63,7 @@ class StoreDrives {
   Stripe stripe_;
   std::uint64_t slot_bytes_ = 0;  // of each slot, over all drives
   bool marked_committed_ = false;
+  bool sync_failed_ = false;
   bool had_all_blocks_ = false;  // when they were opened: there is a file system that counts them
   SlotFiles files_;
   std::vector<nvme::Registration> registrations_;  // end before the files are closed

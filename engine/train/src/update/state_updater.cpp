@@ -127,9 +127,9 @@ std::function<void()> publish(offload::SwapStore* store, const StateHome& home, 
 
 StateUpdater::StateUpdater(const UpdaterResources& resources)
     : resources_(resources),
+      only_in_memory_(resources.plan->units.size(), false),
       placement_(std::make_unique<TilePlacement>(resources_)),
       scheduler_(std::make_unique<TileScheduler>(resources_, *placement_)),
-      only_in_memory_(resources.plan->units.size(), false),
       speculative_(resources.plan->units.size()) {}
 StateUpdater::~StateUpdater() = default;
 UpdateCounters StateUpdater::counters() const {
@@ -156,6 +156,25 @@ void StateUpdater::check_updates() const {
 bool StateUpdater::has_failed() const {
   MutexLock lock(mutex_);
   return !failed_.empty();
+}
+
+// Keeps the error of a work that may have left a unit half changed.
+std::function<void(const std::exception_ptr&)> StateUpdater::failing(std::size_t unit) {
+  return [this, unit](const std::exception_ptr& error) {
+    if (!error) return;
+    MutexLock lock(mutex_);
+    failed_.emplace(unit, error);
+  };
+}
+
+bool StateUpdater::is_only_in_memory(std::size_t unit) const {
+  MutexLock lock(mutex_);
+  return only_in_memory_[unit];
+}
+
+void StateUpdater::set_only_in_memory(std::size_t unit, bool is_so) {
+  MutexLock lock(mutex_);
+  only_in_memory_[unit] = is_so;
 }
 
 void StateUpdater::forget_failure(std::size_t unit) {
@@ -188,18 +207,14 @@ StateUpdater::Update StateUpdater::begin_update(std::size_t unit, const UpdateSe
     };
   }
   work.finish = publish(resources_.store, placement_->home(unit), work.write_states);
-  only_in_memory_[unit] = !settings.commits;
+  set_only_in_memory(unit, !settings.commits);
   return begin_last_of_update(unit, std::move(work), std::move(gradients));
 }
 
 // Begins the work that ends an update.
 StateUpdater::Update StateUpdater::begin_last_of_update(std::size_t unit, TileWork work,
                                                         offload::TileLease gradients) {
-  work.ended = [this, unit](const std::exception_ptr& error) {
-    if (!error) return;
-    MutexLock lock(mutex_);
-    failed_.emplace(unit, error);
-  };
+  work.ended = failing(unit);
   {
     MutexLock lock(mutex_);
     elements_ += placement_->shard_count(unit);
@@ -246,12 +261,15 @@ const Ticket& StateUpdater::drop_speculative_update(std::size_t unit) {
 }
 
 Ticket StateUpdater::begin_write_back(std::size_t unit) {
-  if (!only_in_memory_[unit]) return {};
-  only_in_memory_[unit] = false;
+  if (!is_only_in_memory(unit)) return {};
   TileWork work;
   work.what = "write back";
   work.write_states = Parts::cached;
   work.finish = publish(resources_.store, placement_->home(unit), work.write_states);
+  // A write that failed is due again.
+  work.ended = [this, unit](const std::exception_ptr& error) {
+    if (!error) set_only_in_memory(unit, false);
+  };
   return scheduler_->begin(unit, std::move(work));
 }
 
@@ -304,14 +322,15 @@ Ticket StateUpdater::begin_visit(std::size_t unit, Access access, Visit visit) {
   };
   if (writes) {
     resources_.units[unit]->note_change();
-    only_in_memory_[unit] = false;
+    set_only_in_memory(unit, false);
+    work.ended = failing(unit);  // memory may have what the drive does not
     work.finish = publish(resources_.store, placement_->home(unit), work.write_states);
   }
   return scheduler_->begin(unit, std::move(work));
 }
 
 TileWork StateUpdater::restoring(std::size_t unit) {
-  only_in_memory_[unit] = false;
+  set_only_in_memory(unit, false);
   forget_failure(unit);
   resources_.units[unit]->note_change();
   TileWork work;

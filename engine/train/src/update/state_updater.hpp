@@ -69,7 +69,7 @@ class StateUpdater {
   // any more; a begin_update() that follows needs no wait.
   const Ticket& drop_speculative_update(std::size_t unit);
 
-  // Throws the error of an update that failed, again and again: the unit's states are then no state
+  // Throws the error of an update or a writing visit that failed, again and again: the unit's states are then no state
   // of any step, until begin_restore() replaces them. Call it after the updates have ended and
   // before a commit. Thread-safe, as has_failed().
   void check_updates() const;
@@ -81,7 +81,8 @@ class StateUpdater {
   void expect_updates();
 
   // Writes the cached parts of a unit to the store, if its last update left their new bytes in
-  // memory only; does nothing otherwise. Call it before a commit.
+  // memory only; does nothing otherwise. Call it before a commit. After an error the next call
+  // writes them again.
   Ticket begin_write_back(std::size_t unit);
 
   // Sets the master weights of a unit from `fill` and the moments to their first values, and writes
@@ -130,16 +131,19 @@ class StateUpdater {
     Ticket work;                          // of the last one
   };
   Update begin_last_of_update(std::size_t unit, TileWork work, offload::TileLease gradients);
+  std::function<void(const std::exception_ptr&)> failing(std::size_t unit);
   void forget_failure(std::size_t unit);
+  bool is_only_in_memory(std::size_t unit) const;
+  void set_only_in_memory(std::size_t unit, bool is_so);
   TileWork restoring(std::size_t unit);
 
   const UpdaterResources resources_;
   mutable Mutex mutex_;
   std::map<std::size_t, std::exception_ptr> failed_ SLUICE_GUARDED_BY(mutex_);  // by unit
+  // By unit: whether the store lacks the bytes that the last update gave to the cached parts.
+  std::vector<bool> only_in_memory_ SLUICE_GUARDED_BY(mutex_);
   std::unique_ptr<TilePlacement> placement_;
   std::unique_ptr<TileScheduler> scheduler_;
-  // By unit: whether the store lacks the bytes that the last update gave to the cached parts.
-  std::vector<bool> only_in_memory_;
   SpeculativeCounters speculated_ SLUICE_GUARDED_BY(mutex_);
   std::uint64_t elements_ SLUICE_GUARDED_BY(mutex_) = 0;  // of the updates that were begun
   std::vector<Speculative> speculative_;                  // by unit
