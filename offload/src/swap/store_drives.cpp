@@ -48,7 +48,9 @@ void StoreDrives::make(std::uint64_t slot_bytes, SlotSet wanted, std::uint64_t m
     check_free_disk(directory, checked_add(states_bytes, part == 0 ? manifest_bytes : 0),
                     disk_bytes_of(leftovers.back()));
   }
-  for (std::size_t part = 0; part < leftovers.size(); ++part)
+  // The first directory last: without its label the others' parts seem to be needed, and a run that
+  // was killed in between could not be begun again.
+  for (std::size_t part = leftovers.size(); part-- > 0;)
     remove_leftovers(stripe_.directories[part], leftovers[part]);
   write_labels(stripe_, LabelState::new_store);
   files_ = open_slot_files(stripe_, wanted, slot_bytes_, direct);
@@ -112,8 +114,9 @@ std::uint64_t StoreDrives::file_bytes() const {
 void StoreDrives::sync_data() {
   if (sync_failed_) {
     throw StorageError(
-        first(), "an earlier sync of the states failed, and no later one can tell which bytes the "
-                 "drive lost: end this run and resume it; what was committed before is whole");
+        first(),
+        "an earlier sync of the states failed, and no later one can tell which bytes the "
+        "drive lost: end this run and resume it; what was committed before is whole");
   }
   sync_failed_ = true;  // unless all of it succeeds
   for (const std::optional<nvme::StripedFile>& file : files_) {

@@ -199,6 +199,24 @@ TEST(RankCommit, WithoutDurabilityTheOrderlyEndCommits) {
   EXPECT_EQ(difference_from(closed.path(), 1), "");
 }
 
+TEST(RankCommit, WithoutDurabilityTheStateOfMoreRanksStaysUntilTheEnd) {
+  TempDir dir;
+  EXPECT_EQ(on_ranks(dir.path(), 2,
+                     [](Rank& rank) {
+                       rank.create(Durability::process);
+                       rank.write(1);
+                       rank.commit(1);
+                     }),
+            kNoErrors2);
+  const auto errors = on_ranks(dir.path(), 3, [](Rank& rank) {
+    rank.create(Durability::none);
+    rank.write(2);
+    rank.commit(2);
+  });
+  EXPECT_THAT(errors, Each(""));
+  EXPECT_EQ(difference_from(dir.path(), 1), "") << "a killed run left the state before it";
+}
+
 // A child with two ranks commits step after step, until it is killed.
 pid_t start_training(const std::string& directory, Durability durability) {
   const pid_t child = ::fork();

@@ -247,6 +247,33 @@ TEST(SwapStoreFaults, AManifestThatCannotBeWrittenLeavesTheOldOne) {
   EXPECT_EQ(check_resumable(dir.path(), 2), 2);
 }
 
+// The kernel tells of a lost write once: a second sync of these files would return as if all of it
+// were there.
+TEST(SwapStoreFaults, NothingIsCommittedAfterASyncThatFailed) {
+  const TempDir dir;
+  const std::string said = nvme::run_in_child([&]() -> std::string {
+    const auto engine = make_engine();
+    const std::vector<ShardSpec> shards = {{"w", 5000}};
+    const auto store =
+        SwapStore::create(dir.path(), *engine, shards, Durability::power, nvme::DirectIo::off);
+    update_all(*store, 1);
+    store->commit(1, "{\"step\": 1}");
+    update_all(*store, 2);
+    nvme::deny(SYS_fdatasync, EIO);
+    for (const char* const expected : {"Input/output error", "an earlier sync of the states"}) {
+      try {
+        store->commit(2, "{}");
+        return "no error";
+      } catch (const std::exception& error) {
+        if (std::string(error.what()).find(expected) == std::string::npos) return error.what();
+      }
+    }
+    return "refused";
+  });
+  EXPECT_EQ(said, "refused");
+  EXPECT_EQ(check_resumable(dir.path(), 1), 1);
+}
+
 class FullDisk : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -2,9 +2,14 @@
 // is not mistaken for another.
 
 #include <gtest/gtest.h>
+#include <sys/mount.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <sstream>
 
 #include "sluice/offload/directory_lock.hpp"
 #include "sluice/offload/scratch_file.hpp"
@@ -179,6 +184,34 @@ TEST_F(SwapStripeTest, WhatWasNeverCommittedIsTakenOver) {
   other->commit(1, "{}");
   EXPECT_EQ(difference_from(*other, 1), "");
   EXPECT_THROW(open(place()), StorageError);
+}
+
+// A run that begins anew and is killed, or fails, while it removes what an earlier one left.
+TEST_F(SwapStripeTest, ABeginningThatStopsHalfwayCanBeRepeated) {
+  commit_first(1);
+  fs::remove(a_.file("manifest.json"));  // nothing to resume
+  const std::string label = b_.file("stripe.json");
+  if (::mount(label.c_str(), label.c_str(), nullptr, MS_BIND, nullptr) != 0)
+    GTEST_SKIP() << "a file cannot be mounted: " << std::strerror(errno);
+  EXPECT_THROW(create(), IoError) << "a mounted file cannot be removed";
+  ASSERT_EQ(::umount2(label.c_str(), MNT_DETACH), 0);
+  const auto store = create();
+  update_all(*store, 2);
+  store->commit(2, "{}");
+  EXPECT_EQ(difference_from(*store, 2), "");
+}
+
+TEST_F(SwapStripeTest, ALabelThatCouldNotBeMarkedIsMarkedByTheNextCommit) {
+  const auto store = create();
+  update_all(*store, 1);
+  const std::string draft = b_.file("stripe.json.tmp");
+  fs::create_directory(draft);
+  EXPECT_THROW(store->commit(1, "{}"), IoError);
+  fs::remove(draft);
+  store->commit(1, "{}");
+  std::ostringstream label;
+  label << std::ifstream(b_.file("stripe.json")).rdbuf();
+  EXPECT_NE(label.str().find("\"committed\" : true"), std::string::npos) << label.str();
 }
 
 TEST_F(SwapStripeTest, ALostLabelIsNotGuessed) {

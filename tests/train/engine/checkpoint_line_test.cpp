@@ -118,6 +118,22 @@ TEST_F(CheckpointLine, ARunThatWentBackGoesOnFromWhatItSavedLast) {
   EXPECT_EQ(train(resumed, 4, 6), expected);
 }
 
+TEST_F(CheckpointLine, ACheckpointBehindALinkStays) {
+  const TempDir archive;
+  Trained run(config("\"keep\": 1, "), Model());
+  run.engine.initialize();
+  train(run, 0, 1);
+  run.engine.save_checkpoint(folder_.path());
+  const std::string first = folder_.file("step-00000001");
+  fs::rename(first, archive.file("best"));
+  fs::create_directory_symlink(archive.file("best"), first);
+  train(run, 1, 2);
+  run.engine.save_checkpoint(folder_.path());
+  EXPECT_FALSE(fs::exists(fs::symlink_status(first)));
+  EXPECT_TRUE(fs::exists(archive.file("best/manifest.json")));
+  EXPECT_EQ(run.engine.load_checkpoint(archive.file("best")), 1);
+}
+
 TEST_F(CheckpointLine, ACheckpointOfTheSameStepOfAnotherRunIsKept) {
   {
     Trained first(config(), Model());

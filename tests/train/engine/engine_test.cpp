@@ -314,5 +314,13 @@ TEST(OwnLoop, AnotherOrderOfUnitsCostsTimeOnly) {
   EXPECT_EQ(course(""), course("\"overlap\": false, "));
 }
 
+TEST(OwnLoop, TellsTheScheduledRateWhereGroupsHaveOthers) {
+  LoopSetup setup = one_step();
+  setup.sluice_keys = R"("groups": [{"match": "*", "lr": 0.5}], )";
+  Trained trained(config_of(setup), Model());
+  trained.engine.initialize();
+  EXPECT_EQ(trained.train(0).learning_rate, setup.learning_rate);
+}
+
 }  // namespace
 }  // namespace sluice::test

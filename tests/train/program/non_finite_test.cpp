@@ -218,5 +218,25 @@ TEST(NonFiniteFp16, SkipsOrStopsWithAndWithoutClipping) {
   }
 }
 
+// The last commit of such a run becomes the state to resume from, as at any other orderly end.
+TEST(NonFiniteFp16, AStoppedRunWithOneSlotIsCommitted) {
+  TrainFolder folder;
+  TrainSetup setup;
+  setup.bf16 = false;
+  // Rates that rise until the weights leave fp16.
+  setup.more_keys = R"("fp16": {"enabled": true, "loss_scale": 1}, )";
+  setup.scheduler =
+      R"({"type": "WarmupLR", "params": {"warmup_min_lr": 1e-4, "warmup_max_lr": 300, )"
+      R"("warmup_num_steps": 8, "warmup_type": "linear"}})";
+  setup.sluice_keys = R"("non_finite": "stop", "durability": "none", )";
+  folder.set(setup);
+  expect_refused(folder.train("report", 12), 1, {"is not finite, and", "training stops"});
+  const auto committed = column(folder, "report", "step");
+  ASSERT_FALSE(committed.empty());
+  const ProgramResult verified = run_sluice({"nvme", "verify", folder.swap()});
+  EXPECT_EQ(verified.exit_code, 0) << verified.err;
+  EXPECT_NE(verified.out.find("step " + committed.back()), std::string::npos) << verified.out;
+}
+
 }  // namespace
 }  // namespace sluice::test

@@ -250,6 +250,7 @@ class Run {
   [[noreturn]] void stop_before_update(const std::string& why) {
     finish_checkpoint(*resources_, *checkpoints_, progress_);
     if (progress_.committed_step < progress_.step) commit(/*ending=*/true);
+    close_swap(*resources_);
     ranks_.stop_all(why);
   }
 

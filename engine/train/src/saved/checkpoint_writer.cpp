@@ -78,10 +78,14 @@ void CheckpointWriter::begin(Progress& progress, const RunIdentity& identity,
   SLUICE_CHECK(!job_, "one checkpoint is written at a time");
   zero::Communicator& ranks = *resources_.communicator;
   auto job = std::make_unique<Job>();
-  job->draft = {.directory = directory, .step = progress.step, .keep = 1, .before = {}};
+  job->draft = {.directory = directory,
+                .step = progress.step,
+                .order = progress.order,
+                .keep = 1,
+                .before = {}};
   const std::string order = models::do_on_first(ranks, directory, [&] {
     job->draft = begin_draft(directory, progress, resources_.plan.config.sluice.checkpoints.keep);
-    return std::to_string(progress.order);
+    return std::to_string(job->draft.order);
   });
   progress.order = std::stoll(order);
   job->state = make_run_state(resources_.plan, progress, identity);

@@ -23,9 +23,15 @@ namespace {
 // last error: that of the folder, which stays while a file does. std::filesystem::remove_all is not
 // usable: libtorch.so of the wheel exports a version of it that calls a missing function, and a
 // program that links libtorch.so gets that version.
+//
+// A link goes, and what it leads to stays.
 std::error_code remove_folder(const fs::path& path) {
   std::error_code error;
   std::vector<fs::path> found;
+  if (fs::is_symlink(fs::symlink_status(path, error))) {
+    fs::remove(path, error);
+    return error;
+  }
   for (auto entry = fs::directory_iterator(path, error);
        !error && entry != fs::directory_iterator(); entry.increment(error))
     found.push_back(entry->path());
@@ -52,9 +58,13 @@ fs::path make_draft_of(const fs::path& checkpoint) {
   return draft;
 }
 
-// So that a kill in between leaves a draft. The manifest is the first file to go: where it cannot,
-// the checkpoint stays as it was.
+// So that a kill in between leaves a draft. A link goes alone. The manifest is the first file to
+// go: where it cannot, the checkpoint stays as it was.
 void remove_checkpoint(const fs::path& checkpoint) {
+  if (fs::is_symlink(fs::symlink_status(checkpoint))) {
+    fs::remove(checkpoint);
+    return;
+  }
   SLUICE_SYSCALL(::access(checkpoint.c_str(), W_OK | X_OK), checkpoint.string());
   const fs::path path = make_draft_of(checkpoint);
   try {
@@ -92,11 +102,13 @@ Checkpoints checkpoints_of_line(const std::string& directory, const std::string&
 
 // The next state is the newest of its line in the folder, also when a run returned to an earlier
 // step in between.
-void raise_order(Progress& progress, const Checkpoints& before) {
+std::int64_t order_above(const Checkpoints& before, const Progress& progress) {
+  std::int64_t order = progress.order;
   for (const models::Checkpoint& each : before) {
-    const bool same_state = each.order == progress.order && each.step == progress.step;
-    if (each.order >= progress.order && !same_state) progress.order = each.order + 1;
+    const bool same_state = each.order == order && each.step == progress.step;
+    if (each.order >= order && !same_state) order = each.order + 1;
   }
+  return order;
 }
 
 void rename_folder(const fs::path& from, const fs::path& to) {
@@ -148,12 +160,13 @@ void sync_tree(const fs::path& directory) {
   sync_path(directory);
 }
 
-Draft begin_draft(const std::string& directory, Progress& progress, std::int64_t keep) {
+Draft begin_draft(const std::string& directory, const Progress& progress, std::int64_t keep) {
   Draft draft{.directory = directory,
               .step = progress.step,
+              .order = progress.order,
               .keep = keep,
               .before = checkpoints_of_line(directory, progress.line)};
-  raise_order(progress, draft.before);
+  draft.order = order_above(draft.before, progress);
   remove_folder(draft.path());
   make_folder(draft.path());
   return draft;

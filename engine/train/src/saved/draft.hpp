@@ -16,15 +16,16 @@ namespace sluice::train {
 struct Draft {
   std::string directory;
   std::int64_t step = 0;
+  std::int64_t order = 0;                  // models::RunState::order
   std::int64_t keep = 1;                   // checkpoints of the line, with this one
   std::vector<models::Checkpoint> before;  // of the line, oldest first
 
   std::filesystem::path path() const;
 };
 
-// Makes the draft of `progress.step`, empty. Raises progress.order above the line's checkpoints in
+// Makes the draft of `progress.step`, empty. Its order is above those of the line's checkpoints in
 // `directory`. Throws IoError.
-Draft begin_draft(const std::string& directory, Progress& progress, std::int64_t keep);
+Draft begin_draft(const std::string& directory, const Progress& progress, std::int64_t keep);
 // Makes a folder, but not its parents. Throws IoError.
 void make_folder(const std::filesystem::path& folder);
 // fsync of the files in a folder, and of the folder. Throws IoError.

@@ -61,6 +61,8 @@ void restore_states(RunResources& resources, const RunSource& source, bool* begu
     for (const models::SavedPart& part : source.parts) held.count_as_held(part.folder);
   }
   settle_swap(resources);
+  // A run that goes on from its own parts only reads them here.
+  if (!source.own_swap) release_closed_parts(resources);
   try {
     models::do_on_all(*resources.communicator, source.directory,
                       [&] { restore_own_part(resources, source, &held, begun); });
@@ -73,6 +75,7 @@ void restore_states(RunResources& resources, const RunSource& source, bool* begu
                                              "); the newest other checkpoint is " + source.older +
                                              ": to go on from there, " + way);
   }
+  if (source.own_swap) release_closed_parts(resources);
 }
 
 void commit_restored(RunResources& resources, const RunSource& source) {

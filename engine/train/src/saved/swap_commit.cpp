@@ -55,8 +55,14 @@ void settle_swap(RunResources& resources) {
     if (ranks.rank() == 0 && durability == offload::Durability::power)
       offload::sync_rank_manifest(directory);
   });
-  if (durability != offload::Durability::none) return;
-  // Each rank is about to write over its part.
+}
+
+void release_closed_parts(RunResources& resources) {
+  zero::Communicator& ranks = *resources.communicator;
+  if (!resources.commits_swap() || ranks.world_size() == 1 ||
+      resources.files.store->durability() != offload::Durability::none)
+    return;
+  const std::string directory = directory_of_all(resources);
   models::do_on_first(ranks, directory, [&] {
     const auto committed = offload::load_rank_manifest(directory);
     if (committed && committed->world_size() == ranks.world_size())

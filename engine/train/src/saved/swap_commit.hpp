@@ -16,6 +16,9 @@ void commit_swap(RunResources& resources, const models::RunState& state);
 // Before the first write in the swap directory: what the run before left there survives as this
 // run's "durability" says, on all ranks. Blocks. Throws IoError, StorageError.
 void settle_swap(RunResources& resources);
+// Before the first write over parts that an orderly end with "durability": "none" left to as many
+// ranks: they are no state any more. Blocks. Throws IoError, StorageError.
+void release_closed_parts(RunResources& resources);
 // The orderly end: with "durability": "none", the last commit becomes the state to resume from.
 // Does nothing when the swap directory is not committed or no step was. Blocks. Throws IoError,
 // StorageError.

@@ -127,7 +127,7 @@ std::function<void()> publish(offload::SwapStore* store, const StateHome& home, 
 
 StateUpdater::StateUpdater(const UpdaterResources& resources)
     : resources_(resources),
-      only_in_memory_(resources.plan->units.size(), false),
+      marks_(resources.plan->units.size()),
       placement_(std::make_unique<TilePlacement>(resources_)),
       scheduler_(std::make_unique<TileScheduler>(resources_, *placement_)),
       speculative_(resources.plan->units.size()) {}
@@ -149,37 +149,11 @@ void StateUpdater::expect_updates() {
 }
 
 void StateUpdater::check_updates() const {
-  MutexLock lock(mutex_);
-  if (!failed_.empty()) std::rethrow_exception(failed_.begin()->second);
+  marks_.check_failures();
 }
 
 bool StateUpdater::has_failed() const {
-  MutexLock lock(mutex_);
-  return !failed_.empty();
-}
-
-// Keeps the error of a work that may have left a unit half changed.
-std::function<void(const std::exception_ptr&)> StateUpdater::failing(std::size_t unit) {
-  return [this, unit](const std::exception_ptr& error) {
-    if (!error) return;
-    MutexLock lock(mutex_);
-    failed_.emplace(unit, error);
-  };
-}
-
-bool StateUpdater::is_only_in_memory(std::size_t unit) const {
-  MutexLock lock(mutex_);
-  return only_in_memory_[unit];
-}
-
-void StateUpdater::set_only_in_memory(std::size_t unit, bool is_so) {
-  MutexLock lock(mutex_);
-  only_in_memory_[unit] = is_so;
-}
-
-void StateUpdater::forget_failure(std::size_t unit) {
-  MutexLock lock(mutex_);
-  failed_.erase(unit);
+  return marks_.has_failed();
 }
 
 StateUpdater::Update StateUpdater::begin_update(std::size_t unit, const UpdateSettings& settings,
@@ -207,14 +181,14 @@ StateUpdater::Update StateUpdater::begin_update(std::size_t unit, const UpdateSe
     };
   }
   work.finish = publish(resources_.store, placement_->home(unit), work.write_states);
-  set_only_in_memory(unit, !settings.commits);
+  marks_.set_only_in_memory(unit, !settings.commits);
   return begin_last_of_update(unit, std::move(work), std::move(gradients));
 }
 
 // Begins the work that ends an update.
 StateUpdater::Update StateUpdater::begin_last_of_update(std::size_t unit, TileWork work,
                                                         offload::TileLease gradients) {
-  work.ended = failing(unit);
+  work.ended = marks_.failing(unit);
   {
     MutexLock lock(mutex_);
     elements_ += placement_->shard_count(unit);
@@ -261,14 +235,14 @@ const Ticket& StateUpdater::drop_speculative_update(std::size_t unit) {
 }
 
 Ticket StateUpdater::begin_write_back(std::size_t unit) {
-  if (!is_only_in_memory(unit)) return {};
+  if (!marks_.is_only_in_memory(unit)) return {};
   TileWork work;
   work.what = "write back";
   work.write_states = Parts::cached;
   work.finish = publish(resources_.store, placement_->home(unit), work.write_states);
   // A write that failed is due again.
   work.ended = [this, unit](const std::exception_ptr& error) {
-    if (!error) set_only_in_memory(unit, false);
+    if (!error) marks_.set_only_in_memory(unit, false);
   };
   return scheduler_->begin(unit, std::move(work));
 }
@@ -322,16 +296,16 @@ Ticket StateUpdater::begin_visit(std::size_t unit, Access access, Visit visit) {
   };
   if (writes) {
     resources_.units[unit]->note_change();
-    set_only_in_memory(unit, false);
-    work.ended = failing(unit);  // memory may have what the drive does not
+    marks_.set_only_in_memory(unit, false);
+    work.ended = marks_.failing(unit);  // memory may have what the drive does not
     work.finish = publish(resources_.store, placement_->home(unit), work.write_states);
   }
   return scheduler_->begin(unit, std::move(work));
 }
 
 TileWork StateUpdater::restoring(std::size_t unit) {
-  set_only_in_memory(unit, false);
-  forget_failure(unit);
+  marks_.set_only_in_memory(unit, false);
+  marks_.forget_failure(unit);
   resources_.units[unit]->note_change();
   TileWork work;
   work.what = "restore";

@@ -10,9 +10,7 @@
 // writes cached parts to the store only in a step that is committed.
 
 #include <cstdint>
-#include <exception>
 #include <functional>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,6 +22,7 @@
 #include "sluice/offload/buffer_ring.hpp"
 #include "sluice/offload/swap_store.hpp"
 #include "update/optimizer_tile.hpp"
+#include "update/unit_marks.hpp"
 #include "update/update_settings.hpp"
 #include "update/updater_resources.hpp"
 
@@ -69,9 +68,9 @@ class StateUpdater {
   // any more; a begin_update() that follows needs no wait.
   const Ticket& drop_speculative_update(std::size_t unit);
 
-  // Throws the error of an update or a writing visit that failed, again and again: the unit's states are then no state
-  // of any step, until begin_restore() replaces them. Call it after the updates have ended and
-  // before a commit. Thread-safe, as has_failed().
+  // Throws the error of an update or a writing visit that failed, again and again: the unit's
+  // states are then no state of any step, until begin_restore() replaces them. Call it after the
+  // updates have ended and before a commit. Thread-safe, as has_failed().
   void check_updates() const;
   bool has_failed() const;
 
@@ -131,17 +130,11 @@ class StateUpdater {
     Ticket work;                          // of the last one
   };
   Update begin_last_of_update(std::size_t unit, TileWork work, offload::TileLease gradients);
-  std::function<void(const std::exception_ptr&)> failing(std::size_t unit);
-  void forget_failure(std::size_t unit);
-  bool is_only_in_memory(std::size_t unit) const;
-  void set_only_in_memory(std::size_t unit, bool is_so);
   TileWork restoring(std::size_t unit);
 
   const UpdaterResources resources_;
   mutable Mutex mutex_;
-  std::map<std::size_t, std::exception_ptr> failed_ SLUICE_GUARDED_BY(mutex_);  // by unit
-  // By unit: whether the store lacks the bytes that the last update gave to the cached parts.
-  std::vector<bool> only_in_memory_ SLUICE_GUARDED_BY(mutex_);
+  UnitMarks marks_;  // works of the scheduler set them until its end
   std::unique_ptr<TilePlacement> placement_;
   std::unique_ptr<TileScheduler> scheduler_;
   SpeculativeCounters speculated_ SLUICE_GUARDED_BY(mutex_);

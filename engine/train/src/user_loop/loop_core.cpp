@@ -221,8 +221,11 @@ StepResult LoopCore::end_step(const std::vector<GroupValues>& groups) {
   result.loss = was_told_loss ? backward.loss : std::numeric_limits<double>::quiet_NaN();
   result.loss_scale = loss_scale;
   result.gradient_norm = backward.gradient_norm;
+  // Rates that the caller sets are its own; the configuration's groups follow the schedule.
   result.learning_rate =
-      std::visit([](const auto& of) { return of.learning_rate; }, update.groups.front());
+      groups.empty()
+          ? update.learning_rate
+          : std::visit([](const auto& of) { return of.learning_rate; }, update.groups.front());
   result.not_finite = backward.non_finite;
   const StepEnd end = train::end_step(config_, backward, update, *gradients_, progress_);
   if (!end.why_stop.empty()) throw Error(end.why_stop);

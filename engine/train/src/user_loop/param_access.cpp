@@ -173,6 +173,9 @@ void LoopCore::set_state(const std::string& name, std::optional<std::size_t> mom
                     })
       .finish();
   ++weights_version_;
+  // Another state than the one of this step that is saved already.
+  ++progress_.order;
+  progress_.committed_step = -1;
 }
 
 // The gradient of the step so far comes to the device, and goes home again, unless it stays there

@@ -178,3 +178,30 @@ open(os.path.join(sys.argv[2], str(rank)), "w").write(json.dumps(sums))
 def test_a_write_for_reading_on_one_rank_leaves_equal_weights_on_all(tmp_path: Path) -> None:
     first, second = run_text(WRITTEN_ON_ONE_RANK, tmp_path)
     assert first == second
+
+
+@pytest.mark.parametrize(("tier", "durability"), [("cpu", "process"), ("nvme", "process"), ("nvme", "none")])
+def test_a_change_after_the_last_step_is_there_after_a_resume(tier: str, durability: str, tmp_path: Path) -> None:
+    own = {"device": "host", "durability": durability}
+    if tier == "cpu":
+        own |= {"checkpoint_dir": str(tmp_path / "checkpoints"), "checkpoint_every": 1}
+    (tmp_path / "swap").mkdir()
+
+    def resumed() -> tuple[Any, nn.Parameter]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 8))
+        engine = engine_of(model, config(tier, tmp_path / "swap", sluice=own), resume=True)
+        return engine, model[0].weight
+
+    engine, weight = resumed()
+    for _ in range(3):
+        engine.backward(engine(torch.ones(2, 8)).square().mean())
+        engine.step()
+    with zero.GatheredParameters(weight, modifier_rank=0), torch.no_grad():
+        weight[0] = 0
+    expected = utils.safe_get_full_fp32_param(weight)
+    engine.destroy()
+    engine, weight = resumed()
+    assert engine.global_steps == 3
+    assert torch.equal(utils.safe_get_full_fp32_param(weight), expected)
+    engine.destroy()
