@@ -119,8 +119,9 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
                 owner.model.changes[owner.name] = first, values
         finally:
             for parameter, owner in self._gathered:
-                parameter.ds_status = ZeroParamStatus.NOT_AVAILABLE  # type: ignore[attr-defined]
                 owner.model.shown[owner.name] -= 1
+                if not owner.model.shown[owner.name]:  # an outer context may show it still
+                    parameter.ds_status = ZeroParamStatus.NOT_AVAILABLE  # type: ignore[attr-defined]
             self._leave()
         for parameter, owner in written:
             if parameter.requires_grad:

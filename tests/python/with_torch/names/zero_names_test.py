@@ -116,7 +116,11 @@ def test_contexts_that_are_switched_off_gather_nothing() -> None:
     assert weight.ds_status is zero.ZeroParamStatus.NOT_AVAILABLE
     with zero.GatheredParameters([weight]):
         assert weight.ds_status is zero.ZeroParamStatus.AVAILABLE
+        with zero.GatheredParameters(weight):
+            pass
+        assert weight.ds_status is zero.ZeroParamStatus.AVAILABLE
         assert torch.equal(weight, make().blocks[0].up.weight)
+    assert weight.ds_status is zero.ZeroParamStatus.NOT_AVAILABLE
     with pytest.raises(ArithmeticError), zero.GatheredParameters(weight, modifier_rank=0), torch.no_grad():
         weight.zero_()
         raise ArithmeticError
