@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from ._refusals import missing
@@ -118,8 +119,9 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
                 owner.model.changes[owner.name] = first, values
         finally:
             for parameter, owner in self._gathered:
-                parameter.ds_status = ZeroParamStatus.NOT_AVAILABLE  # type: ignore[attr-defined]
                 owner.model.shown[owner.name] -= 1
+                if not owner.model.shown[owner.name]:  # an outer context may show it still
+                    parameter.ds_status = ZeroParamStatus.NOT_AVAILABLE  # type: ignore[attr-defined]
             self._leave()
         for parameter, owner in written:
             if parameter.requires_grad:
@@ -160,10 +162,12 @@ class Init(contextlib.AbstractContextManager["Init"]):
     operating system writes it out when memory is short. ``sluice.initialize`` reads the files unit by unit and frees
     them. Without a drive, parameters are in memory.
 
-    ``module``: one that exists already. ``dtype``: of floating parameters; None: as the model makes them. The arguments
-    of DeepSpeed's Init that are about ranks are taken and mean nothing for one.
+    ``module``: one that exists already. ``dtype``: of floating parameters; None: as the model makes them.
+    ``remote_device``: "cpu": in memory, also where the configuration names a drive; "nvme": in files, which need one.
+    ``data_parallel_group``: that of all ranks, as ``sequence_data_parallel_group``. ``mem_efficient_linear`` changes
+    nothing: linear layers are PyTorch's.
 
-    Raises OSError where the drive has no room.
+    Raises ValueError for what else DeepSpeed's Init takes, and OSError where the drive has no room.
     """
 
     def __init__(
@@ -178,10 +182,33 @@ class Init(contextlib.AbstractContextManager["Init"]):
         enabled: bool = True,
         dtype: torch.dtype | None = None,
         mpu: Any = None,
-        **_: Any,
+        zero_param_parallel_group: Any = None,
+        zero_quantized_weights: bool = False,
+        zero_quantized_nontrainable_weights: bool = False,
+        sequence_data_parallel_group: Any = None,
+        param_swapper: Any = None,
     ) -> None:
+        if enabled:
+            _refuse(
+                (
+                    ("data_parallel_group", None if _is_world(data_parallel_group) else data_parallel_group, _SHARED),
+                    ("pin_memory", pin_memory, 'set "pin_memory" of "offload_param" in the configuration instead'),
+                    ("mpu", mpu, _SHARED),
+                    ("zero_param_parallel_group", zero_param_parallel_group, _SHARED),
+                    ("zero_quantized_weights", zero_quantized_weights, _EXACT),
+                    ("zero_quantized_nontrainable_weights", zero_quantized_nontrainable_weights, _EXACT),
+                    (
+                        "sequence_data_parallel_group",
+                        None if _is_world(sequence_data_parallel_group) else sequence_data_parallel_group,
+                        _SHARED,
+                    ),
+                    ("param_swapper", param_swapper, 'leave it out: "nvme_path" of "offload_param" in the configuration names the drive'),
+                )
+            )
         source = config_dict_or_path if config_dict_or_path is not None else config
         folder = _drive_of(source) if enabled and source is not None else None
+        if enabled:
+            folder = _remote(remote_device, folder)
         self._files = FileParameters(folder, dtype) if folder is not None or (enabled and dtype is not None) else None
         if module is not None and self._files is not None:
             for parameter in module.parameters():
@@ -195,6 +222,34 @@ class Init(contextlib.AbstractContextManager["Init"]):
     def __exit__(self, *error: Any) -> None:
         if self._files is not None:
             self._files.__exit__(*error)
+
+
+_SHARED = "leave it out: ranks share the parameters of a model in one way only, all with all"
+_EXACT = "leave it out: weights are not compressed, since results would have other bits"
+
+
+def _is_world(group: Any) -> bool:
+    return dist.is_available() and dist.is_initialized() and group is dist.group.WORLD
+
+
+def _refuse(arguments: Iterable[tuple[str, Any, str]]) -> None:
+    """Raises ValueError for the first argument that is given, with its advice."""
+    for name, value, advice in arguments:
+        if value is not None and value is not False:
+            raise ValueError(f"zero.Init cannot follow {name}: {advice}")
+
+
+def _remote(device: str | None, drive: str | None) -> str | None:
+    """The drive for parameters, as ``remote_device`` of Init chooses."""
+    device = str(getattr(device, "value", device))  # also DeepSpeed's OffloadDeviceEnum
+    if device not in ("None", "none", "cpu", "nvme"):
+        raise ValueError(f'remote_device is {device!r}: "cpu", "nvme", or None for what the configuration says')
+    if device == "nvme" and drive is None:
+        raise ValueError(
+            'remote_device="nvme" has no drive: pass a configuration with "offload_param": {"device": "nvme", "nvme_path": ...} '
+            "as config_dict_or_path"
+        )
+    return None if device == "cpu" else drive
 
 
 def _drive_of(source: Source | Config) -> str | None:

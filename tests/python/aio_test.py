@@ -278,6 +278,16 @@ def test_wait_releases_the_gil(tmp_path: Path) -> None:
     assert kept >= 0.5
 
 
+def test_locked_memory_is_made_and_freed_without_the_gil() -> None:
+    try:
+        sluice._core.LockedMemory(256 * MIB)
+    except MemoryError as error:
+        pytest.skip(str(error))
+    kept = free_rates_kept(lambda: sluice._core.LockedMemory(256 * MIB), 0.2)[-1]
+    print(f"a thread that counts keeps {kept:.2f} of its free rate while memory is locked and freed")
+    assert kept >= 0.5
+
+
 def test_threads_may_have_handles_of_their_own(tmp_path: Path) -> None:
     failures: list[BaseException] = []
 

@@ -76,6 +76,21 @@ def test_tokens_are_those_of_whole_documents(tokenizer: Path, tmp_path: Path) ->
     assert whole.decode(tokens(out), skip_special_tokens=True) == "".join(texts)
 
 
+def test_a_length_and_padding_saved_with_the_tokenizer_change_no_tokens(tokenizer: Path, tmp_path: Path) -> None:
+    texts = [lines(1, 20_000), "alpha\n"]  # the first is cut into pieces
+    for name, text in zip("ab", texts):
+        (tmp_path / f"{name}.txt").write_text(text)
+    used = tokenizers.Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    used.enable_truncation(max_length=16)
+    used.enable_padding(length=16)
+    used.save(str(tmp_path / "tokenizer.json"))
+    out = tmp_path / "all.bin"
+    result = run(tmp_path / "a.txt", tmp_path / "b.txt", "--tokenizer", tmp_path, "--out", out, "--json")
+    assert result.returncode == 0, result.stderr
+    assert tokens(out) == expected(tokenizer, texts)
+    assert json.loads(result.stdout)["unclear_cuts"] == 0
+
+
 def test_standard_input_and_tokens_of_32_bits(tokenizer: Path, tmp_path: Path) -> None:
     out = tmp_path / "pipe.u32"
     result = run("-", "--tokenizer", tokenizer / "tokenizer.json", "--out", out, "--no-eod", input="gamma beta\n")

@@ -101,7 +101,10 @@ def _load(path: Path) -> tuple[Any, list[Path]]:
         file = path / "tokenizer.json" if path.is_dir() else path
         if not file.is_file():
             raise Failure(f"{file}: there is no tokenizer: a tokenizer.json, or a folder with one, or with vocab.json and merges.txt")
-        return tokenizers.Tokenizer.from_file(str(file)), [file]
+        tokenizer = tokenizers.Tokenizer.from_file(str(file))
+        tokenizer.no_truncation()  # Transformers saves the length and the padding of the last call, which would cut documents
+        tokenizer.no_padding()
+        return tokenizer, [file]
     except Failure:
         raise
     except Exception as error:  # the library raises Exception itself

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,19 @@ else:
 _TYPE_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 _Config = Any  # a configuration of _core
+
+
+@dataclasses.dataclass
+class _Batch:
+    """The parameters of a group that one call of the kernels steps."""
+
+    group: int
+    config: _Config
+    step: int
+    types: tuple[str, str]  # of the parameters and their moments
+    indices: list[int] = dataclasses.field(default_factory=list)
+    tensors: list[tuple[int, int, list[int], int, int]] = dataclasses.field(default_factory=list)
+    held: list[Any] = dataclasses.field(default_factory=list)  # another thread may replace tensors while the GIL is released
 
 
 class HostOptimizer(torch.optim.Optimizer):
@@ -64,47 +78,58 @@ class HostOptimizer(torch.optim.Optimizer):
         ``closure``: computes the loss again, with gradients; its result is returned.
 
         Raises AssertionError for a parameter that is not on the CPU; ValueError for a parameter or gradient that is not
-        contiguous, sparse, or of another type; and ValueError for a rate or constant out of range, or for a group with
-        maximize or lr_decay, which only an engine's step has. Warns when a parameter or state becomes non-finite.
+        contiguous, sparse, or of another type; ValueError for a state of another shape than its parameter, or of another
+        type; and ValueError for a rate or constant out of range, or for a group with maximize or lr_decay, which only an
+        engine's step has. An error leaves every parameter as it was. Warns when a parameter or state becomes non-finite.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         first_element = 0
+        batches: list[_Batch] = []
         for number, group in enumerate(self.param_groups):
-            first_element = self._step_group(number, group, first_element)
+            batches += self._batches_of(number, group, first_element)
+            first_element += sum(parameter.numel() for parameter in group["params"])
+        for batch in batches:
+            self._run(batch)
         return loss
 
-    def _step_group(self, number: int, group: dict[str, Any], first_element: int) -> int:
+    def _batches_of(self, number: int, group: dict[str, Any], first_element: int) -> Iterable[_Batch]:
+        """The checked parameters of a group, by their number of updates and their types."""
         _foreign_groups.check_step(group, number, type(self).__name__, self.defaults)
         config, names = self._config(group), self._state_names(group)
-        batches: dict[tuple[int, str, str], list[tuple[int, tuple[int, int, list[int], int, int]]]] = {}
-        held = []  # another thread may replace tensors while a step runs without the GIL
+        _core.check_optimizer(config)
+        batches: dict[tuple[int, tuple[str, str]], _Batch] = {}
         for index, parameter in enumerate(group["params"]):
             count = parameter.numel()
             if parameter.grad is not None:
-                self._check(parameter, f"parameter {index} of group {number}")
+                place = f"parameter {index} of group {number}"
+                self._check(parameter, place)
                 state = self._state(parameter, names)
-                moments = [state[name] for name in names]
+                moments = self._moments(parameter, names, place)
                 types = _TYPE_NAMES[parameter.dtype], _TYPE_NAMES[moments[0].dtype] if moments else "fp32"
-                held.append((parameter.detach(), parameter.grad, moments))
+                step = state["step"] + 1
+                batch = batches.setdefault((step, types), _Batch(number, config, step, types))
+                batch.indices.append(index)
                 addresses = [moment.data_ptr() for moment in moments]
-                tensor = (parameter.data_ptr(), parameter.grad.data_ptr(), addresses, count, first_element)
-                batches.setdefault((state["step"] + 1, *types), []).append((index, tensor))
+                batch.tensors.append((parameter.data_ptr(), parameter.grad.data_ptr(), addresses, count, first_element))
+                batch.held.append((parameter.detach(), parameter.grad, moments))
             first_element += count
-        for (step, parameter_type, moment_type), tensors in batches.items():
-            bad = self._steps.step(config, step, parameter_type, moment_type, [tensor for _, tensor in tensors])
-            for index, _ in tensors:
-                self.state[group["params"][index]]["step"] = step
-            if bad is not None:
-                warnings.warn(
-                    f"step {step} made parameter {tensors[bad][0]} of group {number} or its states non-finite; "
-                    "check the gradients and the learning rate",
-                    RuntimeWarning,
-                    stacklevel=4,
-                )
-        return first_element
+        return batches.values()
+
+    def _run(self, batch: _Batch) -> None:
+        bad = self._steps.step(batch.config, batch.step, *batch.types, batch.tensors)
+        params = self.param_groups[batch.group]["params"]
+        for index in batch.indices:
+            self.state[params[index]]["step"] = batch.step
+        if bad is not None:
+            warnings.warn(
+                f"step {batch.step} made parameter {batch.indices[bad]} of group {batch.group} or its states non-finite; "
+                "check the gradients and the learning rate",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
     def _check(self, parameter: torch.Tensor, name: str) -> None:
         gradient = parameter.grad
@@ -120,6 +145,11 @@ class HostOptimizer(torch.optim.Optimizer):
             raise ValueError(f"the gradient of {name} is sparse; {type(self).__name__} takes dense ones: sparse=False")
         if gradient.dtype != parameter.dtype:
             raise ValueError(f"the gradient of {name} is {gradient.dtype}, the parameter is {parameter.dtype}")
+        if gradient.shape != parameter.shape or gradient.device != parameter.device:
+            raise ValueError(
+                f"the gradient of {name} has shape {list(gradient.shape)} on {gradient.device}, the parameter "
+                f"{list(parameter.shape)} on cpu: compute it again after a change of .data"
+            )
         for what, tensor in (("", parameter), ("the gradient of ", gradient)):
             if not tensor.is_contiguous():
                 raise ValueError(f"{what}{name} is not contiguous; make it so with .contiguous()")
@@ -145,6 +175,30 @@ class HostOptimizer(torch.optim.Optimizer):
             if name not in state:
                 raise ValueError(f"the state of a parameter has no {name!r}; {type(self).__name__} needs {', '.join(names)}")
         return state
+
+    def _moments(self, parameter: torch.Tensor, names: tuple[str, ...], place: str) -> list[torch.Tensor]:
+        """The states that the kernels write, checked. One that is not contiguous is replaced by a contiguous one."""
+        state: dict[str, Any] = self.state[parameter]
+        moments: list[torch.Tensor] = []
+        for name in names:
+            moment, wrong = state[name], ""
+            if not isinstance(moment, torch.Tensor):
+                wrong = f"is a {type(moment).__name__} and no tensor"
+            elif moment.shape != parameter.shape:
+                wrong = f"has shape {list(moment.shape)}, the parameter has {list(parameter.shape)}"
+            elif moment.device.type != "cpu" or moment.layout is not torch.strided:
+                wrong = f"is on {moment.device} with layout {moment.layout}; {type(self).__name__} takes dense ones on the CPU"
+            elif moment.dtype not in (torch.float32, torch.bfloat16):
+                wrong = f"is {moment.dtype}; {type(self).__name__} takes fp32 and bf16"
+            elif moments and moment.dtype != moments[0].dtype:
+                wrong = f"is {moment.dtype}, and {names[0]!r} is {moments[0].dtype}: both have one type"
+            if wrong:
+                raise ValueError(
+                    f"the state {name!r} of {place} {wrong}. Load or set states of this parameter, or clear them to begin anew"
+                )
+            state[name] = moment.contiguous()
+            moments.append(state[name])
+        return moments
 
     def __getstate__(self) -> dict[str, Any]:
         # PyTorch copies and pickles its own members only.

@@ -104,12 +104,13 @@ class aio_handle:
         """Fills the buffer with the file's bytes from ``file_offset`` (bytes) on.
 
         ``async_op``: returns 0 at once, and :meth:`wait` finishes the transfer; keep the buffer untouched until then.
-        Otherwise blocks and returns 1. ``validate``: reads the file again when the transfer has ended, and compares.
+        The memory is the one that the buffer has now: another ``.data`` of a tensor gets nothing. Otherwise blocks and
+        returns 1. ``validate``: reads the file again when the transfer has ended, and compares.
 
         Raises FileNotFoundError; OSError (EIO) when the file is shorter than the buffer, and for other failures of the
-        drive; ValueError for a buffer that is not contiguous or not in host memory; BufferError for a read-only one;
-        :class:`sluice.StorageError` when ``validate`` finds a difference. With ``async_op``, errors of the transfer
-        itself come from :meth:`wait`.
+        drive; ValueError for a buffer that is not contiguous or not in host memory, and for a conjugated or negated view of
+        a tensor; BufferError for a read-only one; :class:`sluice.StorageError` when ``validate`` finds a difference. With
+        ``async_op``, errors of the transfer itself come from :meth:`wait`.
         """
         return self._start(False, buffer, filename, file_offset, validate, async_op)
 

@@ -46,6 +46,15 @@ void Buffer::take_tensor(const py::object& tensor) {
                           "; a drive moves memory of the host only: use tensor.cpu()");
   if (!tensor.attr("is_contiguous")().cast<bool>())
     throw py::value_error("the tensor is not contiguous; use tensor.contiguous()");
+  if (tensor.attr("is_conj")().cast<bool>())
+    throw py::value_error(
+        "the tensor is the conjugate of its memory, which a drive moves as it is; use "
+        "tensor.resolve_conj()");
+  if (tensor.attr("is_neg")().cast<bool>())
+    throw py::value_error(
+        "the tensor is the negative of its memory, which a drive moves as it is; use "
+        "tensor.resolve_neg()");
+  storage_ = tensor.attr("untyped_storage")();
   const auto address = tensor.attr("data_ptr")().cast<std::uintptr_t>();
   const auto count = tensor.attr("numel")().cast<std::size_t>();
   const auto element_bytes = tensor.attr("element_size")().cast<std::size_t>();

@@ -1,5 +1,6 @@
 #include "core/locked_memory.hpp"
 
+#include <pybind11/pybind11.h>
 #include <sys/mman.h>
 
 #include "sluice/base/error.hpp"
@@ -10,6 +11,7 @@ namespace sluice::python {
 
 LockedMemory::LockedMemory(std::size_t size_bytes) {
   SLUICE_CHECK(size_bytes > 0, "page-locked memory of 0 bytes was asked for");
+  const pybind11::gil_scoped_release release;
   void* const memory = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS, /*fd=*/-1, /*offset=*/0);
   if (memory == MAP_FAILED)
@@ -23,6 +25,7 @@ LockedMemory::LockedMemory(std::size_t size_bytes) {
 }
 
 LockedMemory::~LockedMemory() {
+  const pybind11::gil_scoped_release release;
   ::munmap(bytes_.data(), bytes_.size());
 }
 

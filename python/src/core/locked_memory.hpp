@@ -1,6 +1,7 @@
 #pragma once
 // LockedMemory: host memory that stays in RAM (mlock), page-aligned and zeroed. Move-only by way of
-// its pointer. Thread-compatible: callers synchronise.
+// its pointer. Made and destroyed with the GIL, and releases it meanwhile: the kernel takes seconds
+// for some GiB. Thread-compatible: callers synchronise.
 
 #include <cstddef>
 #include <span>

@@ -26,11 +26,13 @@ def test_a_loop_with_accelerate_follows_plain_pytorch(kind: str, tmp_path: Path)
 
 def seen_by(by: str, says_cpu: str, folder: Path) -> str:
     zero = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
-    keys: dict[str, Any] = {"optimizer": None, "scheduler": None} if by == "accelerate" else {"scheduler": None}
-    if by == "accelerate":
+    keys: dict[str, Any] = {"scheduler": None} if by == "trainer" else {"optimizer": None, "scheduler": None}
+    if by != "trainer":
         keys |= {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "train_batch_size": 2, "gradient_clipping": 1.0}
     ds_json = write_config(folder, zero_config(zero_optimization=zero, **keys))
-    return run("ranks_script.py", by, says_cpu, folder / "output", ds_json, ranks=2)
+    read = {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_CONFIG_FILE": str(ds_json)}
+    variables = read if by == "environment" else {}
+    return run("ranks_script.py", by, says_cpu, folder / "output", ds_json, ranks=2, variables=variables)
 
 
 @pytest.mark.parametrize("by", ["trainer", "accelerate"])
@@ -40,7 +42,7 @@ def test_ranks_on_cpus_that_would_see_equal_batches_are_an_error(by: str, tmp_pa
     assert printed.count("TrainingArguments(use_cpu=True)") == printed.count('[InitProcessGroupKwargs(backend="gloo")]') == 2
 
 
-@pytest.mark.parametrize("by", ["trainer", "accelerate"])
+@pytest.mark.parametrize("by", ["trainer", "accelerate", "environment"])
 def test_ranks_on_cpus_share_the_batches_as_the_error_says(by: str, tmp_path: Path) -> None:
     printed = seen_by(by, "cpu", tmp_path)
     first, second = (set(found.split(", ")) for found in re.findall(r"^saw \[(.+)\]$", printed, re.MULTILINE))

@@ -7,10 +7,12 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+NONE: Mapping[str, str] = {}
 
 
 def zero_config(drive: Path | None = None, **keys: Any) -> dict[str, Any]:
@@ -51,7 +53,7 @@ def write_config(folder: Path, config: dict[str, Any]) -> Path:
     return path
 
 
-def run(script: str, *arguments: object, provide: bool = True, ranks: int = 1) -> str:
+def run(script: str, *arguments: object, provide: bool = True, ranks: int = 1, variables: Mapping[str, str] = NONE) -> str:
     """Runs a script of this folder, with the module deepspeed or without, over ranks of torchrun. Returns its output."""
     with socket.socket() as listening:  # scripts of two tests meet at ports of their own
         listening.bind(("127.0.0.1", 0))
@@ -59,7 +61,7 @@ def run(script: str, *arguments: object, provide: bool = True, ranks: int = 1) -
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port", port] if ranks > 1 else []
     module = ["-m", "sluice.as_deepspeed"] if provide else []
     command = [sys.executable, *launcher, *module, str(HERE / script), *map(str, arguments)]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "MASTER_PORT": port}
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "MASTER_PORT": port, **variables}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, check=False)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
     return result.stdout + result.stderr

@@ -1,6 +1,6 @@
-"""Ranks of torchrun that share batches by Accelerate: ranks_script.py trainer|accelerate SAYS_CPU OUTPUT DS_JSON.
+"""Ranks of torchrun that share batches by Accelerate: ranks_script.py trainer|accelerate|environment SAYS_CPU OUTPUT DS_JSON.
 
-SAYS_CPU: "cpu" for what a script writes where there is no GPU. Each rank prints the samples that it has seen.
+environment: Accelerate reads the configuration's path there. SAYS_CPU: "cpu" for what a script writes where there is no GPU. Each rank prints the samples that it has seen.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def train_by_trainer(is_cpu: bool, output: str, ds_json: str) -> None:
     Trainer(LlamaForCausalLM(llama_config()), args, train_dataset=Seen(8)).train()
 
 
-def train_by_accelerate(is_cpu: bool, ds_json: str) -> None:
+def train_by_accelerate(is_cpu: bool, ds_json: str | None) -> None:
     handlers = [InitProcessGroupKwargs(backend="gloo")] if is_cpu else []
-    config = json.loads(Path(ds_json).read_text())
-    accelerator = Accelerator(kwargs_handlers=handlers, deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=config))
+    plugin = DeepSpeedPlugin(hf_ds_config=json.loads(Path(ds_json).read_text())) if ds_json else None
+    accelerator = Accelerator(kwargs_handlers=handlers, deepspeed_plugin=plugin)
     model = torch.nn.Linear(4, 4)
     loader = torch.utils.data.DataLoader(torch.arange(32.0).view(8, 4), batch_size=1)
     model, _, loader = accelerator.prepare(model, torch.optim.AdamW(model.parameters()), loader)
@@ -48,7 +48,10 @@ def main(by: str, says_cpu: str, output: str, ds_json: str) -> None:
     torch.set_num_threads(1)
     is_cpu = says_cpu == "cpu"
     try:
-        train_by_trainer(is_cpu, output, ds_json) if by == "trainer" else train_by_accelerate(is_cpu, ds_json)
+        if by == "trainer":
+            train_by_trainer(is_cpu, output, ds_json)
+        else:
+            train_by_accelerate(is_cpu, ds_json if by == "accelerate" else None)
     except ValueError as error:
         print(f"refused: {error}")
     print(f"saw {sorted(set(seen))[:8]}", flush=True)

@@ -118,7 +118,7 @@ TEST(ResumedOptimizer, IsTheOneThatTheStatesAreOfOrTheWeightsAreTaken) {
   folder.set(setup);
   expect_refused(folder.train("report", 4, {"--resume"}), 4,
                  {"holds the states of Adam, the configuration asks for Lion", "sluice export",
-                  "--init FILE"});
+                  "--init FILE (in Python load_module_only=True)"});
   setup.optimizer = R"("type": "AdamW", "params": {"amsgrad": true})";
   folder.set(setup);
   expect_refused(folder.train("report", 4, {"--resume"}), 4,

@@ -67,7 +67,9 @@ void check_format(const models::RunState& saved, const plan::Plan& plan,
                            ", the configuration asks for " + std::string(models::name_of(wanted)) +
                            ": resume with the optimizer that the run was begun with; to take its "
                            "weights only, write them with \"sluice export " +
-                           directory + " --out FILE\" and begin another run with --init FILE");
+                           directory +
+                           " --out FILE\" and begin another run with --init FILE (in "
+                           "Python load_module_only=True)");
   }
   const auto check = [&](const char* key, auto was, auto asked) {
     if (was == asked) return;

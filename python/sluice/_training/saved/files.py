@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
+import stat
 from collections.abc import Callable, Mapping
 
 import torch
@@ -46,10 +47,14 @@ def replace(path: str, write: Callable[[str], object]) -> None:
 
     Raises OSError with the path: a full disk has no other place to say which file it was.
     """
-    handle, draft = tempfile.mkstemp(dir=os.path.dirname(path), prefix=os.path.basename(path) + ".")
+    draft = f"{path}.{secrets.token_hex(4)}"
+    # As open() makes files, by the process's umask: others may read a checkpoint that it lets them read.
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    mode = stat.S_IMODE(os.fstat(handle).st_mode)
     os.close(handle)
     try:
         write(draft)
+        os.chmod(draft, mode)  # safetensors puts a file of its own there
         with open(draft, "rb") as file:
             os.fsync(file.fileno())
         os.replace(draft, path)

@@ -11,6 +11,7 @@ from small_models import WIDTH, Tied, assert_follows, batch, config, engine_of, 
 from torch import nn
 
 from sluice import zero
+from sluice._training.file_parameters import is_in_file
 
 
 class OtherUsesIt(Tied):
@@ -115,7 +116,11 @@ def test_contexts_that_are_switched_off_gather_nothing() -> None:
     assert weight.ds_status is zero.ZeroParamStatus.NOT_AVAILABLE
     with zero.GatheredParameters([weight]):
         assert weight.ds_status is zero.ZeroParamStatus.AVAILABLE
+        with zero.GatheredParameters(weight):
+            pass
+        assert weight.ds_status is zero.ZeroParamStatus.AVAILABLE
         assert torch.equal(weight, make().blocks[0].up.weight)
+    assert weight.ds_status is zero.ZeroParamStatus.NOT_AVAILABLE
     with pytest.raises(ArithmeticError), zero.GatheredParameters(weight, modifier_rank=0), torch.no_grad():
         weight.zero_()
         raise ArithmeticError
@@ -144,3 +149,39 @@ def test_models_are_built_with_a_data_type_and_moved_to_files(tmp_path: Path) ->
     assert train(engine, range(2)) == train(reference, range(2))
     engine.destroy()
     reference.destroy()
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("data_parallel_group", object()),
+        ("mpu", object()),
+        ("pin_memory", True),
+        ("zero_param_parallel_group", object()),
+        ("zero_quantized_weights", True),
+        ("zero_quantized_nontrainable_weights", True),
+        ("sequence_data_parallel_group", object()),
+        ("param_swapper", object()),
+    ],
+)
+def test_arguments_of_init_that_it_cannot_follow_are_refused(argument: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"zero.Init cannot follow {argument}: (leave it out: .*|set .* instead)"):
+        zero.Init(**{argument: value})
+    zero.Init(**{argument: value}, enabled=False)
+    zero.Init(**{argument: False if value is True else None}, mem_efficient_linear=False)
+
+
+def test_a_mistyped_argument_of_init_is_an_error() -> None:
+    with pytest.raises(TypeError, match="config_dict_or_pth"):
+        zero.Init(config_dict_or_pth=config())  # type: ignore[call-arg]
+
+
+def test_the_remote_device_of_init_is_followed(tmp_path: Path) -> None:
+    keys = config("nvme", tmp_path)
+    for remote, in_file in ((None, True), ("none", True), ("nvme", True), ("cpu", False)):
+        with zero.Init(config_dict_or_path=keys, remote_device=remote):
+            assert is_in_file(nn.Linear(8, 8).weight) == in_file, remote
+    with pytest.raises(ValueError, match='remote_device="nvme" has no drive: pass a configuration with "offload_param"'):
+        zero.Init(config_dict_or_path=config(), remote_device="nvme")
+    with pytest.raises(ValueError, match="remote_device is 'cuda': \"cpu\", \"nvme\", or None"):
+        zero.Init(remote_device="cuda")

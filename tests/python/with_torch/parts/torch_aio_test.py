@@ -42,7 +42,30 @@ def test_tensors_that_are_refused(tmp_path: Path) -> None:
         handle.sync_pwrite(torch.zeros(4, 4).t(), tmp_path / "f")
     with pytest.raises(ValueError, match="the tensor is on meta; a drive moves memory of the host only"):
         handle.sync_pwrite(torch.zeros(4, device="meta"), tmp_path / "f")
+    numbers = torch.randn(4, dtype=torch.complex64)
+    with pytest.raises(ValueError, match=r"the conjugate of its memory, .*; use tensor.resolve_conj\(\)"):
+        handle.sync_pwrite(numbers.conj(), tmp_path / "f")
+    with pytest.raises(ValueError, match=r"the negative of its memory, .*; use tensor.resolve_neg\(\)"):
+        handle.sync_pwrite(torch._neg_view(torch.randn(4)), tmp_path / "f")
     assert list(tmp_path.iterdir()) == []
+    handle.sync_pwrite(numbers.conj().resolve_conj(), tmp_path / "f")
+    handle.sync_pread(back := torch.empty_like(numbers), tmp_path / "f")
+    assert torch.equal(back, numbers.conj())
+
+
+def test_memory_in_flight_outlives_its_tensors_data(tmp_path: Path) -> None:
+    code = """
+import torch
+from sluice.ops.aio import aio_handle
+handle, size = aio_handle(block_size=65536, queue_depth=1), 64 << 20
+handle.sync_pwrite(torch.ones(size, dtype=torch.uint8), "f")
+tensor = torch.zeros(size, dtype=torch.uint8)
+handle.async_pread(tensor, "f")
+tensor.data = torch.empty(0, dtype=torch.uint8)
+print(handle.wait())
+"""
+    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert (result.returncode, result.stdout) == (0, "1\n"), result.stderr
 
 
 def test_a_locked_tensor(tmp_path: Path) -> None:

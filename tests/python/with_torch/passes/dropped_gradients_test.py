@@ -151,6 +151,10 @@ def test_a_graph_of_a_backward_is_refused(start: str) -> None:
     x = data(0).requires_grad_()
     with pytest.raises(ValueError, match="create_graph=True"):
         torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    with pytest.raises(ValueError, match="create_graph=True"):
+        torch.autograd.functional.hessian(lambda x: model(x).sum(), data(0))
+    jacobians = [torch.autograd.functional.jacobian(lambda x, each=each: each(x).sum(0), data(0)) for each in (model, plain)]
+    torch.testing.assert_close(*jacobians)
     for trained, steps in ((model, engine), (plain, optimizer)):
         trained(data(1)).square().mean().backward()
         steps.step()

@@ -235,3 +235,13 @@ def test_ranks_take_weights(tmp_path: Path) -> None:
         for mine in found:
             assert all(torch.equal(mine[1][name], expected[1][name]) for name in expected[1])
             assert torch.equal(mine[2], expected[2]) and not mine[3].any()
+
+
+def test_a_checkpoint_of_another_optimizer_says_how_to_take_its_weights(tmp_path: Path) -> None:
+    masters = saved(tmp_path, steps=1)
+    engine = engine_of(another(), config(optimizer={"type": "Lion", "params": {"lr": 1e-3}}))
+    with pytest.raises(sluice.StorageError, match=r"holds the states of Adam, .* asks for Lion: .*\(in Python load_module_only=True\)"):
+        engine.load_checkpoint(tmp_path)
+    engine.load_checkpoint(tmp_path, load_module_only=True)
+    assert equal(masters_of(engine), masters)
+    engine.destroy()
