@@ -76,6 +76,14 @@ TEST_F(TrainProgram, FlagsReachTheTrainingLibrary) {
   EXPECT_EQ(run_sluice(line).exit_code, 0);
 }
 
+TEST_F(TrainProgram, ALibraryThatBindsItsThreadToOneCoreLeavesTheRunAllOfThem) {
+  add_library();
+  const std::string cores = std::to_string(allowed_cores().value_or(0));
+  if (cores == "1") GTEST_SKIP() << "needs two cores";
+  const ProgramResult result = train("binds_to_one_core");
+  EXPECT_THAT(result.out, HasSubstr("chosen: " + cores + " cores\n")) << result.err;
+}
+
 TEST_F(TrainProgram, APlanPredictsFromRatesThatAProbeLeft) {
   add_library();
   write_file(directory_.file("ds.json"),
