@@ -105,6 +105,13 @@ TEST_F(TrainProgram, APlanPredictsFromRatesThatAProbeLeft) {
   const ProgramResult probed = run_program(line, {{"LC_ALL", "C.UTF-8"}});
   EXPECT_EQ(probed.exit_code, 0) << probed.err;
   EXPECT_THAT(probed.out, HasSubstr("predicted: "));
+  EXPECT_THAT(probed.err, Not(HasSubstr("not kept")));
+  std::vector<std::string> homeless = line;
+  std::erase(homeless, "--rates");
+  std::erase(homeless, directory_.file("rates.json"));
+  const ProgramResult kept = run_program(homeless, {{"HOME", ""}, {"XDG_CACHE_HOME", ""}});
+  EXPECT_EQ(kept.exit_code, 0) << kept.err;
+  EXPECT_THAT(kept.err, HasSubstr("are not kept, because HOME is not set: give --rates FILE"));
   // Without measuring, and for another number of blocks too, the saved rates are used.
   line.back() = "--max";
   const ProgramResult largest = run_program(line, {{"LC_ALL", "C.UTF-8"}});
