@@ -128,7 +128,8 @@ void check_finite(const torch::Tensor& logits, const std::string& weights_path) 
 std::int64_t draw(const torch::Tensor& logits, const GenerateRequest& request,
                   std::uint64_t index) {
   if (request.temperature == 0) return logits.argmax().item<std::int64_t>();
-  torch::Tensor scaled = logits / request.temperature;
+  // The greatest becomes 0: at a tiny temperature it would be an infinity, and all draws alike.
+  torch::Tensor scaled = (logits - logits.max()) / request.temperature;
   if (request.top_k > 0 && request.top_k < scaled.numel()) {
     const torch::Tensor least = std::get<0>(scaled.topk(request.top_k)).min();
     scaled = scaled.masked_fill(scaled < least, -std::numeric_limits<double>::infinity());
