@@ -10,6 +10,7 @@
 #include "device/tensor_bytes.hpp"
 #include "run/initial_weights.hpp"
 #include "run/run.hpp"
+#include "saved/run_source.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/threads.hpp"
@@ -49,8 +50,9 @@ class WeightSource {
     const models::RunState& state = saved_->state();
     const std::string given = config::canonical_model_text(shape.model);
     if (state.model != given) {
-      throw StorageError(directory, "holds another model than --model describes\n  saved: " +
-                                        state.model + "\n  given: " + given);
+      throw StorageError(directory, "holds another model than --model describes" +
+                                        model_difference(state.model, given) +
+                                        "\n  saved: " + state.model + "\n  given: " + given);
     }
     for (const zero::UnitLayout& unit : shape.layouts) units_.push_back(unit.name);
   }
