@@ -90,7 +90,9 @@ CudaError::CudaError(int code, const std::string& code_name, const std::string& 
     : Error(what_for + ": " + call + ": " + code_text + " (" + code_name + ")"), code_(code) {}
 
 Interrupted::Interrupted(int signal_number)
-    : Error(signal_number == SIGTERM ? "terminated" : "interrupted"),
+    : Error(signal_number == SIGTERM  ? "terminated"
+            : signal_number == SIGHUP ? "the terminal was closed"
+                                      : "interrupted"),
       signal_number_(signal_number) {}
 
 namespace detail {

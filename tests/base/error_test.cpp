@@ -73,6 +73,7 @@ TEST(StorageError, NamesThePath) {
 TEST(Interrupted, TellsInterruptFromTermination) {
   EXPECT_STREQ(Interrupted(SIGINT).what(), "interrupted");
   EXPECT_STREQ(Interrupted(SIGTERM).what(), "terminated");
+  EXPECT_STREQ(Interrupted(SIGHUP).what(), "the terminal was closed");
   EXPECT_EQ(Interrupted(SIGTERM).signal_number(), SIGTERM);
 }
 

@@ -215,6 +215,8 @@ TEST(UsageError, SaysWhatIsWrongWithAValue) {
               HasSubstr("--steps was given 2 times"));
   EXPECT_THAT(error_of(train_with({"--report=", "--resume"})),
               HasSubstr("train: --report: the value is empty"));
+  EXPECT_THAT(error_of(train_with({"--report=", "--seed", "1"})),
+              HasSubstr("train: --report: the value is empty"));
   EXPECT_THAT(error_of(train_with({"--report", ""})), HasSubstr("--report: the value is empty"));
   EXPECT_THAT(error_of(train_with({"--report", "--resume"})),
               HasSubstr("--report needs a value, and \"--resume\" is a flag; if it is the value, "

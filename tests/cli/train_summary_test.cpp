@@ -59,6 +59,20 @@ TEST(NextSteps, FallBackToTheCheckpoints) {
   EXPECT_THAT(next_steps("bin/sluice", report, plan, "m"), HasSubstr("bin/sluice export saved"));
 }
 
+TEST(NextSteps, WorkForDirectoriesThatAreNoPlainArguments) {
+  train::RunReport report;
+  report.committed_step = 5;
+  plan::Plan plan;
+  plan.directories.states = ".";
+  EXPECT_THAT(next_steps("sluice", report, plan, "m"),
+              HasSubstr("sluice export . --out ../weights.safetensors\n"));
+  plan.directories.states.clear();
+  plan.config.sluice.checkpoints.directory = "-saved";
+  const std::string text = next_steps("sluice", report, plan, "m");
+  EXPECT_THAT(text, HasSubstr("sluice export ./-saved --out weights.safetensors\n"));
+  EXPECT_THAT(text, HasSubstr("--weights ./-saved "));
+}
+
 TEST(NextSteps, SaySoWhenNothingIsKept) {
   train::RunReport report;
   plan::Plan plan;

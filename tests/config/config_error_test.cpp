@@ -115,7 +115,7 @@ TEST(ConfigError, SyntaxErrorsHaveLineAndColumn) {
       {"\n  7", 2, 3, "found a number"},
       {"{\"a\": 1\n \"b\": 2 \"c\": 3}", 2, 9, "Missing ','"},
       {"{\"a\" 1}", 1, 6, "Missing ':'"},
-      {"{\"a\": 1}}", 1, 9, "Extra non-whitespace"},
+      {"{\"a\": 1}}", 1, 9, "something follows the end of the object"},
       {"{\"a\": 1", 1, 8, "Missing ','"},
       {"{\"a\": tru}", 1, 7, "a value is expected"},
       {"{\"a\": NaN}", 1, 7, "a value is expected"},

@@ -188,6 +188,8 @@ TEST(Offload, ToNvmeNeedsAPath) {
   EXPECT_THAT(shown(problems_of(json)), HasSubstr("offload_param.nvme_path: required"));
   json.set("zero_optimization.offload_param.nvme_path", "\"/d\"");
   EXPECT_EQ(parse(json).zero.offload_param.nvme_path, "/d");
+  json.set("zero_optimization.offload_param.nvme_path", "\"-d\"");
+  EXPECT_EQ(parse(json).zero.offload_param.nvme_path, "./-d");  // "-d" would be a flag
 }
 
 TEST(Offload, KeysOfNvmeAreNotedAsWithoutEffectElsewhere) {

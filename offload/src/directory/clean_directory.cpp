@@ -1,3 +1,5 @@
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <set>
@@ -157,8 +159,18 @@ std::string parent_of(const std::string& path) {
   return path.substr(0, path.rfind('/'));
 }
 
-// A checkpoint's or a rank's own folder goes when nothing else is in it than what goes.
+// Mounts of another file system, as drives are. Other mounts are found when they are removed.
+bool is_mount_point(const std::string& folder) {
+  struct stat own {};
+  struct stat parent {};
+  return ::stat(folder.c_str(), &own) == 0 && ::stat(parent_of(folder).c_str(), &parent) == 0 &&
+         own.st_dev != parent.st_dev;
+}
+
+// A checkpoint's or a rank's own folder goes when nothing else is in it than what goes. A link to
+// a folder, and a mount point, are their user's.
 void add_folder(const std::string& folder, const std::string& what, CleanReport& report) {
+  if (fs::is_symlink(folder) || is_mount_point(folder)) return;
   const auto goes = [&](const fs::path& path) {
     return std::any_of(report.files.begin(), report.files.end(),
                        [&](const RemovableFile& file) { return file.path == path; });

@@ -116,7 +116,7 @@ std::vector<RankFolder> list_rank_folders(const std::string& directory) {
   std::vector<RankFolder> found;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(directory, error)) {
-    if (!entry.is_directory(error) || entry.is_symlink(error)) continue;
+    if (!entry.is_directory(error)) continue;  // a link to a folder is one, as for a run
     const std::string path = directory + "/" + entry.path().filename().string();
     if (const auto folder = rank_folder_of(path)) found.push_back(*folder);
   }

@@ -200,6 +200,7 @@ void remove_file(const std::string& path) {
 void remove_empty_folder(const std::string& path) {
   if (::rmdir(path.c_str()) == 0) return;
   if (errno == ENOENT || errno == ENOTEMPTY || errno == EEXIST) return;
+  if (errno == EBUSY || errno == ENOTDIR) return;  // a mount point, or a link to a folder
   throw IoError(errno, "rmdir", path);
 }
 

@@ -1,13 +1,18 @@
-"""The device that computes, as the script and the configuration choose it."""
+"""The device that computes, as the script and the configuration choose it, and the cores beside it."""
 
 from __future__ import annotations
 
+import functools
+import logging
+import os
 from collections.abc import Iterable
 
 import torch
 from torch import nn
 
 from .._launcher import local_rank
+
+log = logging.getLogger("sluice")
 
 
 def current_gpu() -> int | None:
@@ -20,6 +25,24 @@ def current_gpu() -> int | None:
     if torch.cuda.is_initialized():
         return torch.cuda.current_device()
     return min(local_rank(), torch.cuda.device_count() - 1)
+
+
+@functools.cache  # once
+def warn_if_bound() -> None:
+    """Warns where OpenMP, loaded with PyTorch, bound this thread to few cores: the threads of an engine inherit them."""
+    names = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+    binding = [f"{name}={os.environ[name]}" for name in names if os.environ.get(name)]
+    cores = len(os.sched_getaffinity(0))
+    if not binding or cores >= torch.get_num_threads():
+        return
+    log.warning(
+        "%s: with it, import torch bound this thread to %d of the %d cores that PyTorch counts, and Sluice's threads share them; "
+        "unset it, or give the thread its cores back: cores = os.sched_getaffinity(0) before import torch, and "
+        "os.sched_setaffinity(0, cores) after it",
+        " ".join(binding),
+        cores,
+        torch.get_num_threads(),
+    )
 
 
 def check_has_values(model: nn.Module) -> None:

@@ -143,6 +143,7 @@ class OffloadedModel:
         directories = open_loops.directories_of(source, commits=resume is not None)
         check_free(model)
         self.units = find_units(model, units)
+        devices.warn_if_bound()
         devices.check_has_values(model)
         _check_reads_only(model)
         self.model = model

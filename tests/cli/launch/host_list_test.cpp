@@ -45,6 +45,10 @@ TEST(Hostfile, HasAHostWithItsSlotsOnEachLine) {
   EXPECT_EQ(parsed("# ours\none slots=2\n\n  two\tslots=1  # the old one\r\n"), "one:0,1 two:0");
 }
 
+TEST(Hostfile, MayBeginWithAByteOrderMark) {
+  EXPECT_EQ(parsed("\xEF\xBB\xBFone slots=1\n"), "one:0");
+}
+
 TEST(Hostfile, IsRefusedWithTheLineOfItsMistake) {
   EXPECT_EQ(parsed("one slots=2\ntwo\n"), "hosts:2: expected \"NAME slots=N\", found \"two\"");
   EXPECT_THAT(parsed("one slots=0\n"), HasSubstr("hosts:1: expected"));

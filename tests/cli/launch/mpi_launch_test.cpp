@@ -89,6 +89,24 @@ TEST_F(MpiLaunch, GivesRanksTheGraceToEnd) {
   EXPECT_THAT(result.out, AllOf(HasSubstr("[rank 0] finished"), HasSubstr("[rank 1] finished")));
 }
 
+// Without time to clear up, mpirun would leave its folder, and shared memory of its ranks.
+TEST_F(MpiLaunch, ASecondSignalLeavesNothingOfMpirun) {
+  const std::string temporary = directory_.file("tmp");
+  std::filesystem::create_directory(temporary);
+  const std::string ready = directory_.file("ready");
+  const std::string rank = script(
+      "rank.sh", "trap '' TERM\n[ $OMPI_COMM_WORLD_RANK = 0 ] && touch " + ready + "\nsleep 300\n");
+  const std::string shell =
+      "\"$0\" launch --launcher mpirun --num-gpus 2 \"$1\" & pid=$!\n"
+      "while [ ! -e \"$2\" ]; do sleep 0.1; done; sleep 0.5; ls \"$TMPDIR\"; kill -TERM $pid\n"
+      "sleep 0.5; kill -TERM $pid; wait $pid";
+  const ProgramResult result =
+      run_program({"/bin/sh", "-c", shell, sluice_program(), rank, ready}, {{"TMPDIR", temporary}});
+  EXPECT_EQ(result.exit_code, 143) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("ompi.")) << "mpirun has its folder elsewhere";
+  EXPECT_TRUE(std::filesystem::is_empty(temporary));
+}
+
 // Programs of these names come first in PATH.
 class LaunchLines : public MpiLaunch {
  protected:

@@ -2,6 +2,7 @@
 // chooses the behaviour. The library sends signals to its own process at a step, so that no test
 // waits.
 
+#include <sched.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <string>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/threads.hpp"
 #include "sluice/config/model_config.hpp"
 #include "sluice/config/train_config.hpp"
 #include "sluice/plan/make_plan.hpp"
@@ -28,6 +30,12 @@ std::string scenario_name() {
 // Runs while the program loads the library.
 __attribute__((constructor)) void on_load() {
   if (scenario_name() == "signal_while_loading") ::raise(SIGTERM);
+  if (scenario_name() == "binds_to_one_core") {  // as OpenMP does with OMP_PROC_BIND
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(static_cast<std::size_t>(::sched_getcpu()), &set);
+    ::sched_setaffinity(0, sizeof set, &set);
+  }
 }
 
 // Confined to thread: main.
@@ -47,6 +55,7 @@ class FakeLibrary : public TrainLibrary {
     observer.on_start("planning", 0);
     observer.on_plan(plan);
     observer.on_choices({"I/O by a fake"});
+    observer.on_choices({std::to_string(allowed_cores().value_or(0)) + " cores"});
     sink_(LogLevel::warn, "a warning of the library");
     if (scenario == "io_error") throw IoError(ENOSPC, "pwrite", "swap/data", 4096, 512);
     if (scenario == "out_of_memory") throw OutOfMemory("host", 100, 10, "a tile");

@@ -211,6 +211,26 @@ TEST_F(NvmeBench, ASignalToAllProcessesIsNoFailureOfFio) {
   }
 }
 
+// A fio that outlived the bench would go on to use the drive.
+TEST_F(NvmeBench, FioDiesWithTheBenchThatIsKilled) {
+  const std::string fio = dir_.file("fio");
+  const std::string started = dir_.file("started");
+  write_file(fio, "#!/bin/sh\n[ \"$1\" = --version ] && exit\necho $$ >" + started + ".new; mv " +
+                      started + ".new " + started + "; exec sleep 60\n");
+  std::filesystem::permissions(fio, std::filesystem::perms::owner_all);
+  std::filesystem::create_directory(dir_.file("drive"));
+  const std::string shell =
+      "\"$0\" nvme bench \"$1\" --size 8MiB --fio --slice 0.1 --seconds 1 & bench=$!\n"
+      "while [ ! -e \"$2\" ]; do kill -0 $bench || exit 3; sleep 0.05; done\n"
+      "fio=$(cat \"$2\"); kill -KILL $bench; wait $bench\n"
+      "for i in $(seq 100); do kill -0 $fio 2>/dev/null || exit 0; sleep 0.05; done\n"
+      "kill -KILL $fio; exit 4";
+  const ProgramResult result =
+      run_program({"/bin/sh", "-c", shell, sluice_program(), dir_.file("drive"), started},
+                  {{"PATH", dir_.path() + ":/usr/bin:/bin"}});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
 TEST_F(NvmeBench, MeasuresSeveralPathsAtOnceAndWritesAPage) {
   std::filesystem::create_directories(dir_.file("a"));
   std::filesystem::create_directories(dir_.file("b"));

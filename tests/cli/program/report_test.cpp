@@ -264,6 +264,9 @@ TEST_F(Report, ReplacesAPageButNothingElse) {
   EXPECT_EQ(report({"--out", notes}).exit_code, 0) << "an empty file";
   const ProgramResult nowhere = report({"--out", directory_.file("no/page.html")});
   EXPECT_EQ(nowhere.exit_code, kExitStorage);
+  std::filesystem::remove(run() + "/report.html");
+  std::filesystem::create_symlink("/nowhere/page.html", run() + "/report.html");
+  EXPECT_THAT(report({}).err, HasSubstr("(given as the default of --out)"));
   EXPECT_EQ(report({"--out", "/dev/full"}).exit_code, kExitStorage);
   EXPECT_EQ(report({"--out", directory_.path()}).exit_code, kExitUsage);
 }

@@ -76,6 +76,14 @@ TEST_F(TrainProgram, FlagsReachTheTrainingLibrary) {
   EXPECT_EQ(run_sluice(line).exit_code, 0);
 }
 
+TEST_F(TrainProgram, ALibraryThatBindsItsThreadToOneCoreLeavesTheRunAllOfThem) {
+  add_library();
+  const std::string cores = std::to_string(allowed_cores().value_or(0));
+  if (cores == "1") GTEST_SKIP() << "needs two cores";
+  const ProgramResult result = train("binds_to_one_core");
+  EXPECT_THAT(result.out, HasSubstr("chosen: " + cores + " cores\n")) << result.err;
+}
+
 TEST_F(TrainProgram, APlanPredictsFromRatesThatAProbeLeft) {
   add_library();
   write_file(directory_.file("ds.json"),
@@ -97,6 +105,13 @@ TEST_F(TrainProgram, APlanPredictsFromRatesThatAProbeLeft) {
   const ProgramResult probed = run_program(line, {{"LC_ALL", "C.UTF-8"}});
   EXPECT_EQ(probed.exit_code, 0) << probed.err;
   EXPECT_THAT(probed.out, HasSubstr("predicted: "));
+  EXPECT_THAT(probed.err, Not(HasSubstr("not kept")));
+  std::vector<std::string> homeless = line;
+  std::erase(homeless, "--rates");
+  std::erase(homeless, directory_.file("rates.json"));
+  const ProgramResult kept = run_program(homeless, {{"HOME", ""}, {"XDG_CACHE_HOME", ""}});
+  EXPECT_EQ(kept.exit_code, 0) << kept.err;
+  EXPECT_THAT(kept.err, HasSubstr("are not kept, because HOME is not set: give --rates FILE"));
   // Without measuring, and for another number of blocks too, the saved rates are used.
   line.back() = "--max";
   const ProgramResult largest = run_program(line, {{"LC_ALL", "C.UTF-8"}});

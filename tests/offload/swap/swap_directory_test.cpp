@@ -3,6 +3,7 @@
 #include "sluice/offload/swap_directory.hpp"
 
 #include <gmock/gmock.h>
+#include <sys/mount.h>
 
 #include <filesystem>
 
@@ -56,6 +57,33 @@ class SwapDirectoryTest : public SwapStoreTest {
 
   CleanReport report_;
 };
+
+TEST_F(SwapDirectoryTest, ARanksFolderMayBeALinkWhichStays) {
+  const sluice::test::TempDir elsewhere;
+  write_text(elsewhere.file("states.0.swap"), std::string(10'000, 'x'));
+  fs::create_directory_symlink(elsewhere.path(), dir_.file("rank-0-of-2"));
+  EXPECT_TRUE(holds_state_files(dir_.path()));
+  EXPECT_THAT(clean(CleanScope::everything), ElementsAre("states.0.swap"));
+  EXPECT_FALSE(fs::exists(elsewhere.file("states.0.swap")));
+  EXPECT_TRUE(fs::is_symlink(dir_.file("rank-0-of-2")));
+}
+
+TEST_F(SwapDirectoryTest, ARanksFolderMayBeAMountPointWhichStays) {
+  const std::string folder = dir_.file("rank-0-of-2");
+  const sluice::test::TempDir elsewhere;
+  for (const bool of_another_system : {true, false}) {
+    fs::create_directories(folder);
+    const int failed = of_another_system ? ::mount("none", folder.c_str(), "tmpfs", 0, nullptr)
+                                         : ::mount(elsewhere.path().c_str(), folder.c_str(),
+                                                   nullptr, MS_BIND, nullptr);
+    if (failed != 0) GTEST_SKIP() << "mounting is not permitted here";
+    write_text(folder + "/states.0.swap", std::string(10'000, 'x'));
+    EXPECT_NO_THROW(clean(CleanScope::everything));
+    const bool is_removed = !fs::exists(folder + "/states.0.swap");
+    EXPECT_EQ(::umount(folder.c_str()), 0);
+    EXPECT_TRUE(is_removed);
+  }
+}
 
 TEST_F(SwapDirectoryTest, FindsAWholeDirectoryWhole) {
   commit_first(8);

@@ -231,7 +231,9 @@ TEST(BadInput, AnotherModelThanTheSavedOneIsRefused) {
   write_file(
       folder.model(),
       R"({"model_type": "gpt2", "n_layer": 4, "n_embd": 64, "n_head": 4, "n_positions": 32, "vocab_size": 256})");
-  expect_refused(folder.train("report", 3, {"--resume"}), 4, {folder.swap(), "another model"});
+  expect_refused(
+      folder.train("report", 3, {"--resume"}), 4,
+      {folder.swap(), "another model than --model describes: n_layer (saved 3, given 4)"});
   write_file(folder.model(), kTrainModelJson);
   EXPECT_EQ(folder.train("report", 3, {"--resume"}).exit_code, 0);
 }

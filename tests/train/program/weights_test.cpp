@@ -42,6 +42,14 @@ TEST(Weights, ExportedAndReadInAgainGiveTheSameEvaluation) {
   EXPECT_EQ(text.exit_code, 0) << text.err;
   EXPECT_EQ(text.out.rfind("the step", 0), 0U) << text.out;
   EXPECT_GE(text.out.size(), 8 + 40U);
+  // So small a temperature leaves the likeliest token alone.
+  std::vector<std::string> coldest = from_file;
+  coldest.insert(coldest.end(), {"--temperature", "0"});
+  const std::string likeliest = run_sluice(coldest).out;
+  for (const char* temperature : {"1e-300", "1e-308", "5e-324"}) {
+    coldest.back() = temperature;
+    EXPECT_EQ(run_sluice(coldest).out, likeliest) << temperature;
+  }
 }
 
 // Files of 40 KB at most, by their index and by their folder, in place of one file.

@@ -159,6 +159,17 @@ std::vector<std::string> unknown_arguments(const CLI::App& root) {
   return unknown;
 }
 
+void parse(CLI::App& root, const std::vector<std::string>& arguments) {
+  try {
+    root.parse(std::vector<std::string>(arguments.rbegin(),
+                                        arguments.rend()));  // CLI11 takes from the back
+  } catch (const CLI::ExtrasError&) {
+    // CLI11 takes the flag behind "--name=" as the value, and that flag's value for an extra.
+    check_values(root, arguments);
+    throw;
+  }
+}
+
 }  // namespace
 
 Invocation parse_arguments(const std::vector<std::string>& given) {
@@ -167,8 +178,7 @@ Invocation parse_arguments(const std::vector<std::string>& given) {
   const std::vector<std::string> arguments = without_separator(without_help_command(given), *root);
   if (arguments.empty()) return {ShowText{help_text(*root)}, false};
   try {
-    root->parse(std::vector<std::string>(arguments.rbegin(),
-                                         arguments.rend()));  // CLI11 takes from the back
+    parse(*root, arguments);
     check_values(*root, arguments);
     building.select();
   } catch (const CLI::CallForHelp& help) {

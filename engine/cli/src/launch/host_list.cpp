@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "sluice/base/error.hpp"
@@ -101,7 +102,9 @@ std::string join(const std::vector<int>& numbers) {
 
 std::vector<Host> parse_hostfile(const std::string& text, const std::string& path) {
   std::vector<Host> hosts;
-  std::istringstream lines(text);
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // editors on Windows put it first
+  std::istringstream lines(
+      text.substr(text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0));
   int number = 0;
   for (std::string line; std::getline(lines, line);) {
     ++number;

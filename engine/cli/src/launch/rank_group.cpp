@@ -23,6 +23,9 @@ namespace {
 // For ranks that end because another failed, and for mpirun after its ranks.
 constexpr double kEndSeconds = 5;
 
+// For mpirun to remove its folder and the ranks' shared memory, when all is to end at once.
+constexpr double kClearSeconds = 1;
+
 // For a reader of standard error who is slow, before a line of the launcher is left out.
 constexpr int kSayMilliseconds = 500;
 
@@ -65,6 +68,7 @@ RankGroup::RankGroup(GroupOptions options)
 
 RankGroup::~RankGroup() {
   kill_all();
+  kill_carrier();
   const auto reap_own = [](const Member& member) {
     if (member.is_running()) ::waitpid(member.process, nullptr, 0);  // no child: mpirun's rank
   };
@@ -237,7 +241,7 @@ void RankGroup::read_status() {
       member.process = status.process;
       guardian_.watch(member.process);
       // It began after the others were told to end.
-      if (deadline_) signal_group(member.process, killed_ ? SIGKILL : SIGTERM);
+      if (deadline_ || killed_) signal_group(member.process, killed_ ? SIGKILL : SIGTERM);
     }
   }
 }
@@ -318,7 +322,8 @@ void RankGroup::react_to_signals() {
 }
 
 void RankGroup::check_deadline() {
-  if (killed_ || !deadline_ || Clock::now() < *deadline_) return;
+  if (!deadline_ || Clock::now() < *deadline_) return;
+  if (killed_) return kill_carrier();
   kill_all();
   if (passed_on_) abandons_output_ = true;
 }
@@ -339,6 +344,14 @@ void RankGroup::kill_all() {
   deadline_.reset();
   for (const auto& member : ranks_)
     if (member->is_running()) signal_group(member->process, SIGKILL);
+  if (!carrier_ || !carrier_->is_running()) return;
+  if (ranks_.empty()) return kill_carrier();
+  signal_group(carrier_->process, SIGTERM);
+  deadline_ = Clock::now() + to_duration(kClearSeconds);
+}
+
+void RankGroup::kill_carrier() {
+  deadline_.reset();
   if (carrier_ && carrier_->is_running()) signal_group(carrier_->process, SIGKILL);
 }
 

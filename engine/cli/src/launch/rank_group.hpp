@@ -69,9 +69,10 @@ class RankGroup {
 
   // Waits for the end of all ranks. The first rank that fails ends the others: SIGTERM, and 5
   // seconds later SIGKILL. SIGINT, SIGTERM and SIGHUP are passed on, with SIGKILL after the grace;
-  // a second one kills at once. When output or a log cannot be written, ranks get SIGTERM, and
-  // SIGKILL after the grace; then it throws IoError, unless the reader of the output is gone. A
-  // reader who does not read delays only the return, until a signal.
+  // a second one kills at once, and mpirun a second after its ranks. When output or a log cannot be
+  // written, ranks get SIGTERM, and SIGKILL after the grace; then it throws IoError, unless the
+  // reader of the output is gone. A reader who does not read delays only the return, until a
+  // signal.
   GroupEnd run();
 
  private:
@@ -104,7 +105,9 @@ class RankGroup {
   void react_to_signals();
   void check_deadline();
   void stop(int signal_number, double grace_seconds);
+  // Gives mpirun a second to clear up after its ranks.
   void kill_all();
+  void kill_carrier();
   bool all_ended() const;
   bool has_output_failed() const { return log_error_ || output_.error() != 0; }
   void check_output();

@@ -20,6 +20,10 @@ void KnownRates::measure(const plan::Plan& plan, Session& session) {
                     "--probe measures its drive: create it first");
   }
   nvme::check_drive_rates(plan.swap_directories(), plan.config.aio.block_size);
+  if (path_.empty())
+    session.console().log(LogLevel::warn,
+                          "the measured rates count for this plan alone and are not kept, because "
+                          "HOME is not set: give --rates FILE to keep them");
   const StopSignals signals;
   plan::SavedRates saved;
   saved.rates = load_train_library().probe(

@@ -101,7 +101,8 @@ int run_report(const ReportArguments& arguments, Session& session) {
   std::vector<std::string> inputs = {run.directory + "/steps.jsonl",
                                      run.directory + "/report.json"};
   if (!run.trace_path.empty()) inputs.push_back(run.trace_path);
-  check_page_path("--out", out, inputs, "one of the files that are read");
+  const std::string flag = arguments.out_path.empty() ? "the default of --out" : "--out";
+  check_page_path(flag, out, inputs, "one of the files that are read");
   const std::string page = run_page(run);
   write_file(out, page);
   session.console().print("page: " + out + ", " + format_bytes(page.size()));

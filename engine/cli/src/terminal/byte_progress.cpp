@@ -71,7 +71,7 @@ std::string ByteProgress::line(std::uint64_t done_bytes, std::uint64_t total_byt
   const std::string rate = format_byte_rate(done_bytes, elapsed);
   const std::string left =
       done_bytes == 0 ? "" : format_duration(elapsed / share - elapsed) + " left";
-  const TerminalFacts& terminal = console_.terminal();
+  const TerminalFacts terminal = console_.terminal_now();
   if (!terminal.is_terminal) {
     return verb_ + "  " + done + " of " + total + "  " + rate + (left.empty() ? "" : "  " + left);
   }

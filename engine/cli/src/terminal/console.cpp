@@ -63,6 +63,12 @@ Console::~Console() {
   status("");
 }
 
+TerminalFacts Console::terminal_now() const {
+  TerminalFacts facts = facts_;
+  if (const auto columns = columns_now(out_)) facts.columns = *columns;
+  return facts;
+}
+
 void Console::print(std::string_view text) {
   MutexLock lock(mutex_);
   erase_status();
@@ -122,7 +128,8 @@ void Console::erase_status() {
 
 void Console::draw_status() {
   if (status_.empty()) return;
-  put(out_, status_);
+  // A line that wraps could not be rewritten in place. On some terminals the last column wraps.
+  put(out_, cut_to_width(status_, static_cast<std::size_t>(terminal_now().columns - 1)));
   status_shown_ = true;
 }
 

@@ -23,12 +23,15 @@ class Console {
   Console& operator=(const Console&) = delete;
 
   const TerminalFacts& terminal() const { return facts_; }
+  // Facts for a status line: the width is the terminal's present one, which its user may change,
+  // and may be less than text is wrapped to.
+  TerminalFacts terminal_now() const;
   // Writes permanent text, and a newline if the text does not end with one.
   void print(std::string_view text);
   // Writes text unchanged and flushes; for generated text, token by token.
   void stream(std::string_view text);
-  // Replaces the status line; an empty text removes the line. Does nothing when the output is not a
-  // terminal.
+  // Replaces the status line, cut to the terminal's present width; an empty text removes the line.
+  // Does nothing when the output is not a terminal.
   void status(std::string_view text);
   // Writes "warning: ..." to the log stream.
   void log(LogLevel level, std::string_view message);

@@ -53,14 +53,19 @@ TerminalFacts probe_terminal(std::FILE* stream) {
   facts.is_terminal = is_shown(fd) && term != "dumb";
   facts.unicode = locale_takes_unicode() && term != "linux";  // the kernel's console has no braille
   facts.colour = facts.is_terminal && variable("NO_COLOR").empty();
-  winsize size = {};
-  if (facts.is_terminal && ::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
-    facts.columns = size.ws_col;
+  if (const auto columns = columns_now(stream); facts.is_terminal && columns) {
+    facts.columns = *columns;
   } else if (const int asked = std::atoi(variable("COLUMNS").c_str()); asked > 0) {
     facts.columns = asked;
   }
   facts.columns = std::clamp(facts.columns, kNarrowest, kWidest);
   return facts;
+}
+
+std::optional<int> columns_now(std::FILE* stream) {
+  winsize size = {};
+  if (::ioctl(::fileno(stream), TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return std::nullopt;
+  return size.ws_col;
 }
 
 }  // namespace sluice::cli

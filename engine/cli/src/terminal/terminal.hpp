@@ -3,6 +3,7 @@
 // LANG are read here and nowhere else. Thread-safe: values and free functions without state.
 
 #include <cstdio>
+#include <optional>
 #include <string>
 
 namespace sluice::cli {
@@ -14,5 +15,7 @@ struct TerminalFacts {
   bool colour = false;
 };
 TerminalFacts probe_terminal(std::FILE* stream);
+// The terminal's width at this moment, however small; nothing when the stream does not know one.
+std::optional<int> columns_now(std::FILE* stream);
 
 }  // namespace sluice::cli

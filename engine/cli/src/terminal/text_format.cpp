@@ -146,6 +146,15 @@ std::string wrap_sentences(std::string_view text, std::size_t columns) {
   return out;
 }
 
+std::string_view cut_to_width(std::string_view text, std::size_t columns) {
+  std::size_t end = 0;
+  for (std::size_t shown = 0; end < text.size(); ++end) {
+    const bool begins = (static_cast<unsigned char>(text[end]) & 0xC0U) != 0x80U;
+    if (begins && shown++ == columns) break;
+  }
+  return text.substr(0, end);
+}
+
 std::string shell_quote(const std::string& argument) {
   const bool plain = !argument.empty() && std::all_of(argument.begin(), argument.end(), [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 ||

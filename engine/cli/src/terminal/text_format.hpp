@@ -31,6 +31,8 @@ std::string shell_quote(const std::string& argument);
 // A whole command line, each argument quoted where needed.
 std::string shell_line(const std::vector<std::string>& arguments);
 
+// The first `columns` characters of valid UTF-8.
+std::string_view cut_to_width(std::string_view text, std::size_t columns);
 // Breaks at spaces so that no line is longer than `columns`; a longer word stays whole.
 std::vector<std::string> wrap(const std::string& text, std::size_t columns);
 // Breaks the lines of `text` that are longer than `columns`, and indents what follows. A line with

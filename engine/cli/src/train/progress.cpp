@@ -177,7 +177,7 @@ void TrainProgress::on_step(const train::StepRecord& record) {
                    format_number("%.4f", loss_.value()) + ", smoothed)");
   }
   if (now - drawn_at_seconds_ >= kSecondsBetweenRedraws || record.step == total_steps_) {
-    last_status_ = progress_line(view(record), console_.terminal());
+    last_status_ = progress_line(view(record), console_.terminal_now());
     console_.status(record.step == total_steps_ ? "" : last_status_);
     drawn_at_seconds_ = now;
   }

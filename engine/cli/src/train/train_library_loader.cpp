@@ -1,13 +1,16 @@
 #include "train/train_library_loader.hpp"
 
 #include <dlfcn.h>
+#include <sched.h>
 #include <sys/resource.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
@@ -74,6 +77,32 @@ void check_openmp() {
   }
 }
 
+// With OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY set, OpenMP binds the thread that loads it to
+// one core. All threads started later would inherit that core. This object gives the thread back
+// the cores it had. OpenMP's own threads stay bound. Confined to thread: main.
+class KeptCores {
+ public:
+  KeptCores() {
+    constexpr int kMostCores = 1 << 16;  // the kernel refuses a set smaller than its own
+    for (int cores = CPU_SETSIZE; cores <= kMostCores; cores *= 4) {
+      set_.assign(CPU_ALLOC_SIZE(cores) / sizeof(cpu_set_t), cpu_set_t{});
+      if (::sched_getaffinity(0, size_bytes(), set_.data()) == 0) return;
+      if (errno != EINVAL) break;
+    }
+    set_.clear();
+  }
+  ~KeptCores() {
+    if (!set_.empty()) ::sched_setaffinity(0, size_bytes(), set_.data());
+  }
+  KeptCores(const KeptCores&) = delete;
+  KeptCores& operator=(const KeptCores&) = delete;
+
+ private:
+  std::size_t size_bytes() const { return set_.size() * sizeof(cpu_set_t); }
+
+  std::vector<cpu_set_t> set_;
+};
+
 // LibTorch's libraries end the process there, and name something else.
 void check_working_directory() {
   std::error_code error;
@@ -107,6 +136,7 @@ train::TrainLibrary& load_train_library() {
   // copies and the I/O need. With more runs than cores a step then takes ten times as long. OpenMP
   // reads the variable once, when LibTorch is loaded. A user's own setting stays.
   ::setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0);
+  const KeptCores kept_cores;
   // RTLD_LOCAL: LibTorch's symbols must not replace the program's own.
   void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {

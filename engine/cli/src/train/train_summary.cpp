@@ -149,10 +149,14 @@ std::string next_steps(const std::string& program, const train::RunReport& repor
   if (run.empty() || report.committed_step == 0) {
     return "the weights are not kept: no step was committed to a directory\n";
   }
-  return "export:   " + shell_line({program, "export", run, "--out", "weights.safetensors"}) +
-         "\ngenerate: " +
-         shell_line(
-             {program, "generate", "--model", model_path, "--weights", run, "--prompt", "TEXT"}) +
+  const std::string directory = run.starts_with('-') ? "./" + run : run;  // it is no flag
+  // In the run's own directory export writes nothing.
+  std::error_code error;
+  const bool is_here = std::filesystem::equivalent(directory, ".", error);
+  const std::string out = is_here ? "../weights.safetensors" : "weights.safetensors";
+  return "export:   " + shell_line({program, "export", directory, "--out", out}) + "\ngenerate: " +
+         shell_line({program, "generate", "--model", model_path, "--weights", directory, "--prompt",
+                     "TEXT"}) +
          "\n";
 }
 

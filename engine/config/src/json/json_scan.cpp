@@ -144,6 +144,7 @@ class Scanner {
 
   void take_token() {
     const char c = text_[at_];
+    if (has_ended_) return fail(at_, "something follows the end of the object; remove it");
     if (c != '}' && c != ']') comma_.reset();
     switch (c) {
       case '{':
@@ -160,7 +161,10 @@ class Scanner {
       case ']':
         if (comma_) result_.json[*comma_] = ' ';
         comma_.reset();
-        if (!levels_.empty()) levels_.pop_back();
+        if (!levels_.empty()) {
+          levels_.pop_back();
+          has_ended_ = levels_.empty();
+        }
         ++at_;
         return end_value();
       case ',':
@@ -260,6 +264,7 @@ class Scanner {
   const std::string_view text_;
   std::size_t at_ = 0;
   std::vector<Level> levels_;
+  bool has_ended_ = false;            // the outermost object or list
   std::optional<std::size_t> comma_;  // behind a value, and the last token so far
   std::vector<Missing> missing_;
   ScanResult result_;

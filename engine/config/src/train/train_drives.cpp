@@ -72,17 +72,22 @@ void check_checkpoint_dir(Checker& checker, const TrainConfig& config) {
 
 }  // namespace
 
+// Printed commands take the directory as an argument, where "-name" would be a flag.
+std::string as_argument(const std::string& path) {
+  return path.starts_with('-') ? "./" + path : path;
+}
+
 // Reads one directory, or a list of directories to stripe over.
 void read_nvme_path(Checker& checker, const std::string& key, OffloadConfig& offload) {
   const Json::Value* value = checker.find(key);
   if (value == nullptr) return;
   if (value->isString() && value->asString().empty()) return;  // means an absent key
   std::vector<std::string> paths;
-  if (value->isString()) paths.push_back(value->asString());
+  if (value->isString()) paths.push_back(as_argument(value->asString()));
   if (value->isArray()) {
     for (const Json::Value& path : *value) {
       if (path.isString() && path.asString().find('\0') == std::string::npos)
-        paths.push_back(path.asString());
+        paths.push_back(as_argument(path.asString()));
     }
   }
   const bool all_good = !paths.empty() && (value->isString() || paths.size() == value->size()) &&

@@ -10,6 +10,7 @@
 #include "device/tensor_bytes.hpp"
 #include "run/initial_weights.hpp"
 #include "run/run.hpp"
+#include "saved/run_source.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/threads.hpp"
@@ -49,8 +50,9 @@ class WeightSource {
     const models::RunState& state = saved_->state();
     const std::string given = config::canonical_model_text(shape.model);
     if (state.model != given) {
-      throw StorageError(directory, "holds another model than --model describes\n  saved: " +
-                                        state.model + "\n  given: " + given);
+      throw StorageError(directory, "holds another model than --model describes" +
+                                        model_difference(state.model, given) +
+                                        "\n  saved: " + state.model + "\n  given: " + given);
     }
     for (const zero::UnitLayout& unit : shape.layouts) units_.push_back(unit.name);
   }
@@ -128,7 +130,8 @@ void check_finite(const torch::Tensor& logits, const std::string& weights_path) 
 std::int64_t draw(const torch::Tensor& logits, const GenerateRequest& request,
                   std::uint64_t index) {
   if (request.temperature == 0) return logits.argmax().item<std::int64_t>();
-  torch::Tensor scaled = logits / request.temperature;
+  // The greatest becomes 0: at a tiny temperature it would be an infinity, and all draws alike.
+  torch::Tensor scaled = (logits - logits.max()) / request.temperature;
   if (request.top_k > 0 && request.top_k < scaled.numel()) {
     const torch::Tensor least = std::get<0>(scaled.topk(request.top_k)).min();
     scaled = scaled.masked_fill(scaled < least, -std::numeric_limits<double>::infinity());

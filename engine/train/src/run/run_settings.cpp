@@ -14,6 +14,7 @@ namespace sluice::train {
 namespace {
 
 constexpr const char* kEpochBatch = "sequences of a step in epochs";
+constexpr const char* kGroups = "parameter groups";
 constexpr const char* kMicroBatchesPerPass = "number of micro-batches per pass";
 constexpr const char* kLastPass = "number of micro-batches in the last pass";
 
@@ -136,7 +137,7 @@ models::RunSettings settings_of(const TrainRequest& request, const plan::Plan& p
       {kLastPass, std::to_string(plan.schedule.passes.last)},
       {"optimizer", optimizer_text(config.optimizer)},
       {"order of the data", order_text(*data.train)},
-      {"parameter groups", groups_text(plan.groups)},
+      {kGroups, groups_text(plan.groups)},
       {"training data", data.train->identity()}};
   if (data.train->epoch_sequences() > 0)
     settings[kEpochBatch] = std::to_string(config.train_batch_size);
@@ -151,8 +152,10 @@ void compare_settings(const models::RunSettings& saved, const models::RunSetting
   for (const auto& [name, value] : now) {
     const auto before = saved.find(name);
     if (before == saved.end() || before->second == value) continue;
-    const std::string difference =
-        "resumed with another " + name + ": was " + before->second + "; is " + value;
+    const bool is_plural = name == kGroups || name == kEpochBatch;
+    const std::string difference = std::string("resumed with ") +
+                                   (is_plural ? "other " : "another ") + name + ": was " +
+                                   before->second + "; is " + value;
     if (!strict) log(LogLevel::warn, difference);
     differences += (differences.empty() ? "" : "\n") + difference;
   }

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <optional>
+#include <sstream>
 
 #include "saved/rank_places.hpp"
 #include "sluice/base/error.hpp"
@@ -142,6 +143,23 @@ std::string model_text(const plan::Plan& plan) {
                          : config::canonical_model_text(plan.model);
 }
 
+std::string model_difference(const std::string& saved, const std::string& given) {
+  std::istringstream saved_words(saved);
+  std::istringstream given_words(given);
+  std::string differences;
+  std::string before;
+  std::string now;
+  while (saved_words >> before && given_words >> now) {
+    const std::size_t end = before.find('=');
+    const bool is_key = end != std::string::npos && now.starts_with(before.substr(0, end + 1));
+    if (!is_key && before != now) return "";  // a model of another kind
+    if (before == now) continue;
+    differences += (differences.empty() ? ": " : ", ") + before.substr(0, end) + " (saved " +
+                   before.substr(end + 1) + ", given " + now.substr(end + 1) + ")";
+  }
+  return differences;
+}
+
 std::vector<zero::UnitLayout> stored_units(const plan::Plan& plan) {
   std::vector<zero::UnitLayout> stored;
   for (const zero::UnitLayout& layout : plan.layouts) {
@@ -168,8 +186,9 @@ void check_source(const RunSource& source, const plan::Plan& plan, std::uint64_t
   const models::RunState& saved = *source.state;
   const std::string given = model_text(plan);
   if (saved.model != given) {
-    throw StorageError(source.directory, "holds another model than --model describes\n  saved: " +
-                                             saved.model + "\n  given: " + given);
+    throw StorageError(source.directory, "holds another model than --model describes" +
+                                             model_difference(saved.model, given) +
+                                             "\n  saved: " + saved.model + "\n  given: " + given);
   }
   if (const std::string other = find_difference(saved.units, stored_units(plan)); !other.empty())
     throw StorageError(source.directory, "holds another model: " + other);

@@ -70,6 +70,8 @@ void adopt_state_format(config::TrainConfig& config, const RunSource& source);
 // The model's name in a saved state: the text of its file, or a fixed text for a loop of the user's
 // own.
 std::string model_text(const plan::Plan& plan);
+// The keys that differ in two such texts, for a message: ": n_layer (saved 2, given 3)".
+std::string model_difference(const std::string& saved, const std::string& given);
 // The units that have optimizer states.
 std::vector<zero::UnitLayout> stored_units(const plan::Plan& plan);
 

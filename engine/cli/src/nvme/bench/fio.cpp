@@ -2,13 +2,15 @@
 
 #include <fcntl.h>
 #include <json/json.h>
-#include <spawn.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sluice/base/error.hpp"
@@ -95,23 +97,53 @@ struct Output {
   std::string out;
 };
 
+// In the new process, where no memory may be allocated. Returns only when fio cannot be executed.
+int execute(char** argv, char** environment, int output, pid_t parent) {
+  constexpr int kNotStarted = 127;  // as shells have it
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(kNotStarted);  // it ended before the line above
+  ::dup2(output, STDOUT_FILENO);
+  ::dup2(output, STDERR_FILENO);
+  ::execvpe(argv[0], argv, environment);
+  return errno;
+}
+
+// Starts fio, which dies with this program: it would go on to use the drive. posix_spawn cannot
+// arrange that.
+pid_t start(std::vector<std::string> line, int output) {
+  std::array<int, 2> ends{};  // the new process says here why fio could not be executed
+  SLUICE_SYSCALL(::pipe2(ends.data(), O_CLOEXEC), "pipe");
+  const UniqueFd reads(ends[0]);
+  UniqueFd writes(ends[1]);
+  std::vector<std::string> environment = fio_environment();
+  std::vector<char*> argv = pointers_to(line);
+  std::vector<char*> variables = pointers_to(environment);
+  const pid_t parent = ::getpid();
+  const pid_t child = SLUICE_SYSCALL(::fork(), "fio");
+  if (child == 0) {
+    const int problem = execute(argv.data(), variables.data(), output, parent);
+    [[maybe_unused]] const ssize_t said = ::write(writes.get(), &problem, sizeof problem);
+    ::_exit(1);
+  }
+  writes.reset();
+  int problem = 0;
+  ssize_t got = 0;
+  do {
+    got = ::read(reads.get(), &problem, sizeof problem);
+  } while (got < 0 && errno == EINTR);
+  if (got == 0) return child;
+  ::waitpid(child, nullptr, 0);
+  if (problem == ENOENT) throw InvalidArgument("--fio: fio is not installed (package fio)");
+  throw IoError(problem, "exec", "fio");
+}
+
 // Runs the command line and collects standard output and standard error together.
 Output run_and_read(std::vector<std::string> line) {
   std::array<int, 2> ends{};
   SLUICE_SYSCALL(::pipe2(ends.data(), O_CLOEXEC), "pipe");
   UniqueFd reading(ends[0]);
   UniqueFd writing(ends[1]);
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_adddup2(&actions, writing.get(), STDOUT_FILENO);
-  ::posix_spawn_file_actions_adddup2(&actions, writing.get(), STDERR_FILENO);
-  std::vector<std::string> environment = fio_environment();
-  pid_t child = 0;
-  const int error = ::posix_spawnp(&child, line[0].c_str(), &actions, nullptr,
-                                   pointers_to(line).data(), pointers_to(environment).data());
-  ::posix_spawn_file_actions_destroy(&actions);
-  if (error == ENOENT) throw InvalidArgument("--fio: fio is not installed (package fio)");
-  if (error != 0) throw IoError(error, "posix_spawn", "fio");
+  const pid_t child = start(std::move(line), writing.get());
   writing.reset();
   Output output;
   std::array<char, 4096> block{};
