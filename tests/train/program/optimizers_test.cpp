@@ -148,9 +148,8 @@ TEST(ResumedOptimizer, IsNamedInTheManifestAndOtherGroupsAreSaid) {
   folder.set(setup);
   const ProgramResult resumed = folder.train("report", 6, {"--resume"});
   EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
-  EXPECT_NE(
-      resumed.err.find("resumed with another parameter groups: was one of all parameters; is"),
-      std::string::npos)
+  EXPECT_NE(resumed.err.find("resumed with other parameter groups: was one of all parameters; is"),
+            std::string::npos)
       << resumed.err;
 }
 
