@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import time
 import pytest
 import sluice
 from conftest import REPOSITORY, Program
+from sluice._program import PROGRAM
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
@@ -91,6 +93,20 @@ def test_the_program_of_the_package_trains(program: Program, config_file, model_
     result = program.run(
         "train", "--config", str(config_file), "--model", str(model_file), "--data", str(tmp_path / "data"), "--steps", "1"
     )
+    assert result.returncode == 0, result.stderr
+
+
+MPIRUN = shutil.which("mpirun", path=f"{os.environ['PATH']}:/usr/local/bin:/usr/bin")
+
+
+@pytest.mark.skipif(MPIRUN is None, reason="mpirun is not installed here")
+def test_ranks_of_the_program_of_the_package_train(config_file, model_file, tmp_path) -> None:
+    (tmp_path / "data").write_bytes(bytes(10_000))
+    line = [PROGRAM, "launch", "--num-gpus", "2", PROGRAM, "train", "--config", config_file, "--model", model_file]
+    more = ["--data", tmp_path / "data", "--steps", "1"]
+    assert MPIRUN is not None
+    environment = {**os.environ, "PATH": f"{os.environ['PATH']}:{os.path.dirname(MPIRUN)}"}
+    result = subprocess.run([*line, *more], env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0, result.stderr
 
 
