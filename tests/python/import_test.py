@@ -65,6 +65,23 @@ def test_the_program_comes_with_the_package(command: list[str]) -> None:
     assert sluice.__version__ in version.stdout
 
 
+@pytest.mark.parametrize("on_path", [True, False])
+def test_the_line_to_go_on_can_be_run(on_path: bool, config_file, model_file, tmp_path) -> None:
+    script = shutil.which("sluice")
+    assert script is not None
+    (tmp_path / "data").write_bytes(bytes(10_000))
+    line = ["train", "--config", config_file, "--model", model_file, "--data", tmp_path / "data", "--steps", "1"]
+    environment = {**os.environ, "PATH": os.path.dirname(script) if on_path else "/nowhere"}
+    result = subprocess.run(
+        [sys.executable, script, *line, "--report", tmp_path / "run"], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode == 0, result.stderr
+    name = "sluice" if on_path else script
+    assert f"as a page: {name} report " in result.stdout + result.stderr
+    module = subprocess.run([sys.executable, "-m", "sluice", *line, "--report", tmp_path / "two"], capture_output=True, text=True, timeout=60)
+    assert f"as a page: {PROGRAM} report " in module.stdout + module.stderr
+
+
 def output_of(*arguments: str) -> str:
     command = [sys.executable, "-m", "sluice", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
