@@ -5,7 +5,8 @@
 
 Every training configuration (.json) below DIR goes through `sluice config check` twice: as it is, and with the flags (default:
 --learning-rate 1e-4 --steps 1000 --per-device-train-batch-size 1). Prints a row for each file, and the reasons by number of
-files. A model's config.json is named, and not counted. SLUICE names the program (default build/bin/sluice). Exit code 0 when every file was read.
+files. A model's config.json is named, and not counted. SLUICE names the program (default build/bin/sluice). Exit code 0
+when every file was read.
 """
 
 from __future__ import annotations

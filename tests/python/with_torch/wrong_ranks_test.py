@@ -143,7 +143,8 @@ JOIN = "import datetime, sluice; sluice.init_distributed(timeout=datetime.timede
 def test_variables_that_are_missing_are_named() -> None:
     code = "import os; del os.environ['MASTER_ADDR'], os.environ['MASTER_PORT']\n"
     output, _ = start(0, free_port(), "-c", code + JOIN).communicate(timeout=MOST_SECONDS)
-    assert output.splitlines()[-1].startswith("ValueError: WORLD_SIZE is 2, and MASTER_ADDR and MASTER_PORT are not set: start the ranks")
+    message = "ValueError: WORLD_SIZE is 2, and MASTER_ADDR and MASTER_PORT are not set: start the ranks"
+    assert output.splitlines()[-1].startswith(message)
 
 
 @pytest.mark.parametrize(
