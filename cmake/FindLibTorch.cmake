@@ -1,30 +1,42 @@
 # Finds LibTorch inside the torch wheel and makes the imported targets LibTorch::c10,
 # LibTorch::torch_cpu and, where they are there, LibTorch::torch_cuda and LibTorch::torch_python. Looked for in: LIBTORCH_ROOT (the
-# folder that holds include/ and lib/), the project's .venv, then the torch of the Python on the path.
+# folder that holds include/ and lib/), the Python that a Python package is built for, the project's .venv, then the Python on the path.
 #
 # The wheel's own find_package(Torch) runs nvcc and fails without a CUDA Toolkit; this does not.
 set(LibTorch_REQUIRED_VERSION "2.11.0")
-set(LIBTORCH_ROOT "" CACHE PATH "Folder of LibTorch (holds include/ and lib/); empty: .venv, then python3")
+set(LIBTORCH_ROOT "" CACHE PATH "Folder of LibTorch (holds include/ and lib/); empty: the Python of pip, .venv, then python3")
+
+# Adds the torch of a Python to _candidates, if it has one.
+macro(sluice_torch_of_python python)
+  execute_process(
+    COMMAND "${python}" -c
+            "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')"
+    OUTPUT_VARIABLE _of_python OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  if(_of_python)
+    list(APPEND _candidates "${_of_python}")
+  endif()
+endmacro()
 
 set(_candidates "")
 if(LIBTORCH_ROOT)
   set(_candidates "${LIBTORCH_ROOT}")
 else()
-  file(GLOB _candidates "${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch")
+  if(SLUICE_BUILD_PYTHON AND Python_EXECUTABLE)  # scikit-build-core names the Python that pip runs in
+    sluice_torch_of_python("${Python_EXECUTABLE}")
+  endif()
+  file(GLOB _of_venv "${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch")
+  list(APPEND _candidates ${_of_venv})
   if(NOT _candidates)
     find_program(LibTorch_PYTHON NAMES python3)
     mark_as_advanced(LibTorch_PYTHON)
     if(LibTorch_PYTHON)
-      execute_process(
-        COMMAND "${LibTorch_PYTHON}" -c
-                "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')"
-        OUTPUT_VARIABLE _candidates OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+      sluice_torch_of_python("${LibTorch_PYTHON}")
     endif()
   endif()
 endif()
 
 set(LibTorch_FOUND FALSE)
-set(LibTorch_WHY_MISSING "no LibTorch ${LibTorch_REQUIRED_VERSION} in LIBTORCH_ROOT (the folder with include/ and lib/), .venv or the Python on the path (scripts/setup.sh installs it)")
+set(LibTorch_WHY_MISSING "no LibTorch ${LibTorch_REQUIRED_VERSION} in LIBTORCH_ROOT (the folder with include/ and lib/), the Python of the build, .venv or the Python on the path (scripts/setup.sh installs it)")
 foreach(_root IN LISTS _candidates)
   set(_header "${_root}/include/torch/headeronly/version.h")
   if(NOT EXISTS "${_root}/lib/libtorch_cpu.so" OR NOT EXISTS "${_header}")

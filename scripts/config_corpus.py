@@ -3,9 +3,10 @@
 
     scripts/config_corpus.py DIR [FLAG...]
 
-Every .json file below DIR goes through `sluice config check` twice: as it is, and with the flags (default:
+Every training configuration (.json) below DIR goes through `sluice config check` twice: as it is, and with the flags (default:
 --learning-rate 1e-4 --steps 1000 --per-device-train-batch-size 1). Prints a row for each file, and the reasons by number of
-files. SLUICE names the program (default build/bin/sluice). Exit code 0 when every file was read.
+files. A model's config.json is named, and not counted. SLUICE names the program (default build/bin/sluice). Exit code 0
+when every file was read.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parent.parent
+MODEL_FILE = "this looks like a model's config.json"
 DEFAULT_FLAGS = ["--learning-rate", "1e-4", "--steps", "1000", "--per-device-train-batch-size", "1"]
 
 
@@ -61,7 +63,11 @@ def main() -> int:
     bare, flagged = check(files, []), check(files, flags)
     width = max(len(str(file.relative_to(folder))) for file in files)
     counts: collections.Counter[str] = collections.Counter()
+    models = {str(file) for file in files if MODEL_FILE in bare[str(file)]}
     for file in files:
+        if str(file) in models:
+            print(f"{str(file.relative_to(folder)):{width}}  a model's file, not counted")
+            continue
         error = flagged[str(file)]
         verdict = "runs" if not bare[str(file)] else "runs with flags" if not error else "refused"
         why = reasons(error, str(file))
@@ -72,9 +78,11 @@ def main() -> int:
     print(f"\nreasons, with {' '.join(flags)}\n")
     for kind, count in counts.most_common():
         print(f"{count:5}  {kind}")
-    as_it_is = sum(not error for error in bare.values())
-    with_flags = sum(not bare[file] or not flagged[file] for file in bare)
-    print(f"\n{len(files)} files: {as_it_is} run as they are, {with_flags} with flags")
+    counted = bare.keys() - models
+    as_it_is = sum(not bare[file] for file in counted)
+    with_flags = sum(bool(bare[file]) and not flagged[file] for file in counted)
+    refused = len(counted) - as_it_is - with_flags
+    print(f"\n{len(counted)} configurations: {as_it_is} run as they are, {with_flags} more with flags, {refused} are refused")
     return 0
 
 

@@ -3,7 +3,8 @@
 
 scripts/wheel_for.py 3.12 INCLUDE OUT: INCLUDE is the folder of Python.h, as a distribution's libpython3.12-dev has it in
 /usr/include/python3.12. Compiles the two extensions of the wheel of scripts/test_python.sh again, and packs into the wheel what they load of the
-distribution's libraries, but not PyTorch's. Prints the path of the wheel in OUT; scripts/gpu_bundle.sh takes it as SLUICE_WHEEL.
+distribution's libraries, but not PyTorch's and MPI's. Prints the path of the wheel in OUT; scripts/gpu_bundle.sh takes it as
+SLUICE_WHEEL.
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ def main() -> None:
         out.mkdir(parents=True, exist_ok=True)
         repaired = Path(folder) / "repaired"
         path = f"{programs}:/usr/local/bin:/usr/bin:/bin"
-        excluded = [part for name in ("libtorch*", "libc10*", "libsluice*", "libcu*", "libnv*") for part in ("--exclude", name)]
+        names = ("libtorch*", "libc10*", "libsluice*", "libmpi*", "libcu*", "libnv*")
+        excluded = [part for name in names for part in ("--exclude", name)]
         run(programs / "auditwheel", "repair", "--plat", "auto", "-w", repaired, *excluded, packed, env={"PATH": path})
         (made,) = repaired.glob("*.whl")
         print(shutil.move(made, out / made.name))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,7 +30,16 @@ def main() -> int:
         sys.exit(f"sluice: {MISSING}")
     if not arguments or (len(arguments) == 1 and arguments[0] in _HELP):
         return _help(arguments)
-    os.execv(PROGRAM, ["sluice", *arguments])
+    os.execv(PROGRAM, [_own_name(), *arguments])
+
+
+def _own_name() -> str:
+    """A name that starts this program again: the program prints lines that begin with it."""
+    own = sys.argv[0]
+    if own.endswith("__main__.py") or not os.access(own, os.X_OK):
+        return str(PROGRAM)  # `python -m sluice`
+    found = shutil.which("sluice")
+    return "sluice" if found is not None and os.path.samefile(found, own) else own
 
 
 def _data(arguments: list[str]) -> int:

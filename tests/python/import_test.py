@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import time
 import pytest
 import sluice
 from conftest import REPOSITORY, Program
+from sluice._program import PROGRAM
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
@@ -63,6 +65,29 @@ def test_the_program_comes_with_the_package(command: list[str]) -> None:
     assert sluice.__version__ in version.stdout
 
 
+@pytest.mark.parametrize("on_path", [True, False])
+def test_the_line_to_go_on_can_be_run(on_path: bool, config_file, model_file, tmp_path) -> None:
+    script = shutil.which("sluice")
+    assert script is not None
+    (tmp_path / "data").write_bytes(bytes(10_000))
+    line = ["train", "--config", config_file, "--model", model_file, "--data", tmp_path / "data", "--steps", "1"]
+    environment = {**os.environ, "PATH": os.path.dirname(script) if on_path else "/nowhere"}
+    result = subprocess.run(
+        [sys.executable, script, *line, "--report", tmp_path / "run"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    name = "sluice" if on_path else script
+    assert f"as a page: {name} report " in result.stdout + result.stderr
+    command = [sys.executable, "-m", "sluice", *line, "--report", tmp_path / "two"]
+    module = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert f"as a page: {PROGRAM} report " in module.stdout + module.stderr
+
+
 def output_of(*arguments: str) -> str:
     command = [sys.executable, "-m", "sluice", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
@@ -91,6 +116,20 @@ def test_the_program_of_the_package_trains(program: Program, config_file, model_
     result = program.run(
         "train", "--config", str(config_file), "--model", str(model_file), "--data", str(tmp_path / "data"), "--steps", "1"
     )
+    assert result.returncode == 0, result.stderr
+
+
+MPIRUN = shutil.which("mpirun", path=f"{os.environ['PATH']}:/usr/local/bin:/usr/bin")
+
+
+@pytest.mark.skipif(MPIRUN is None, reason="mpirun is not installed here")
+def test_ranks_of_the_program_of_the_package_train(config_file, model_file, tmp_path) -> None:
+    (tmp_path / "data").write_bytes(bytes(10_000))
+    line = [PROGRAM, "launch", "--num-gpus", "2", PROGRAM, "train", "--config", config_file, "--model", model_file]
+    more = ["--data", tmp_path / "data", "--steps", "1"]
+    assert MPIRUN is not None
+    environment = {**os.environ, "PATH": f"{os.environ['PATH']}:{os.path.dirname(MPIRUN)}"}
+    result = subprocess.run([*line, *more], env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0, result.stderr
 
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "sluice/base/error.hpp"
+#include "sluice/zero/ranks.hpp"
 
 namespace sluice::zero {
 namespace {
@@ -42,6 +43,20 @@ TEST(KeepDirectionsApart, LeavesTheSettingsOfTheUser) {
   EXPECT_EQ(variable("OMPI_MCA_btl_tcp_eager_limit"), "4096");
   for (const char* name : {"OMPI_MCA_btl_tcp_rndv_eager_limit", "OMPI_MCA_btl_tcp_max_send_size"})
     EXPECT_GT(std::stoul(variable(name)), kMessageBytesBetweenHosts) << "a header comes on top";
+}
+
+// This program has no path to the folder of the libraries.
+TEST(JoinMpi, SaysWhatToBuildWhereTheLibraryIsNotInTheFolder) {
+  set_ranks("1", "1");
+  try {
+    join_mpi(MpiOptions{});
+    FAIL() << "joined";
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    if (text.starts_with("this build has no MPI")) return;
+    EXPECT_NE(text.find("this installation lacks it: there is no "), text.npos) << text;
+    EXPECT_NE(text.find("/bin/libsluice_mpi.so. Build the target sluice_mpi"), text.npos) << text;
+  }
 }
 
 }  // namespace

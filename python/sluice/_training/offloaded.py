@@ -101,8 +101,9 @@ def _check_reads_only(model: nn.Module) -> None:
     """Raises ValueError for a module whose forward writes to a weight that trains: the next update would undo it."""
     for name, module in model.named_modules():
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None and module.weight.requires_grad:
+            where = f"module {name}" if name else f"the model, a {type(module).__name__},"
             raise ValueError(
-                f"module {name} has max_norm, with which its forward writes to its weight: normalize the rows that it gives instead"
+                f"{where} has max_norm, with which its forward writes to its weight: normalize the rows that it gives instead"
             )
 
 

@@ -171,7 +171,8 @@ def join(backend: str = "gloo", timeout: datetime.timedelta | None = None) -> No
         return
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
-        raise ValueError(f"WORLD_SIZE is {ranks}, and {', '.join(missing)} is not set: start the ranks with torchrun")
+        verb = "is" if len(missing) == 1 else "are"
+        raise ValueError(f"WORLD_SIZE is {ranks}, and {' and '.join(missing)} {verb} not set: start the ranks with torchrun")
     own, port = number("RANK", ""), number("MASTER_PORT", "")
     if own >= ranks:
         raise ValueError(f"RANK={own} with WORLD_SIZE={ranks}: ranks are numbered from 0 to {ranks - 1}")

@@ -14,6 +14,9 @@ def main(arguments: Sequence[str]) -> None:
     """Runs the script as the main program. ``arguments``: those of the command line."""
     is_module = arguments[:1] == ["-m"]
     given = list(arguments[1:] if is_module else arguments)
+    if given[:1] in (["-h"], ["--help"]):
+        print(_USAGE)
+        return
     if not given or given[0].startswith("-"):
         sys.exit(_USAGE)
     sys.argv = given

@@ -229,6 +229,8 @@ TEST_F(ConfigProgram, ExplainTakesAFlagForItsKey) {
   EXPECT_THAT(run_sluice({"config", "explain", "--epochs"}).out,
               HasSubstr("scheduler.params.total_num_steps\n"));
   EXPECT_THAT(run_sluice({"config", "explain"}).err, HasSubstr("config explain: missing KEY"));
+  EXPECT_THAT(run_sluice({"config", "explain", "--help"}).out,
+              HasSubstr("usage: sluice config explain KEY [options]"));
   EXPECT_THAT(run_sluice({"config", "explain", "--help"}).out, Not(HasSubstr("--learning-rate  ")));
 }
 

@@ -150,6 +150,26 @@ TEST_F(TrainProgram, SaysWhatToDoWithoutTheLibrary) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.err, HasSubstr("this build has no LibTorch"));
   EXPECT_THAT(result.err, HasSubstr("scripts/setup.sh"));
+  EXPECT_THAT(result.err, HasSubstr("an installation needs the component train too"));
+}
+
+// Built for MPI or not, the row says whether ranks can join.
+TEST_F(TrainProgram, DoctorLooksForTheLibraryOfMpi) {
+  const auto row = [&] {
+    const ProgramResult result = run_program({directory_.file("bin/sluice"), "doctor", "--json"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return parse_json(result.out)["libraries"]["MPI"];
+  };
+  const std::string library = directory_.file("lib/libsluice_mpi.so");
+  const Json::Value missing = row();
+  EXPECT_EQ(missing["state"].asString(), "off");
+  if (missing["detail"].asString().starts_with("built without it")) return;
+  EXPECT_THAT(missing["detail"].asString(),
+              AllOf(HasSubstr("there is no " + library), HasSubstr("the target sluice_mpi")));
+  write_file(library, "");
+  const Json::Value there = row();
+  EXPECT_EQ(there["state"].asString(), "on");
+  EXPECT_THAT(there["detail"].asString(), HasSubstr(", through " + library));
 }
 
 TEST_F(TrainProgram, SaysSoWhenTheLibraryCannotBeLoaded) {

@@ -140,6 +140,13 @@ def test_ranks_that_step_with_different_values_are_named() -> None:
 JOIN = "import datetime, sluice; sluice.init_distributed(timeout=datetime.timedelta(seconds=3))"
 
 
+def test_variables_that_are_missing_are_named() -> None:
+    code = "import os; del os.environ['MASTER_ADDR'], os.environ['MASTER_PORT']\n"
+    output, _ = start(0, free_port(), "-c", code + JOIN).communicate(timeout=MOST_SECONDS)
+    message = "ValueError: WORLD_SIZE is 2, and MASTER_ADDR and MASTER_PORT are not set: start the ranks"
+    assert output.splitlines()[-1].startswith(message)
+
+
 @pytest.mark.parametrize(
     ("variables", "message"),
     [

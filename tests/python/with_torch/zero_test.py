@@ -180,6 +180,8 @@ def test_a_weight_that_its_forward_writes_is_refused() -> None:
         with pytest.raises(ValueError, match="module 0 has max_norm"):
             engine_of(model)
         engine_of(model.requires_grad_(False), config(optimizer=None)).destroy()
+        with pytest.raises(ValueError, match=f"the model, a {kind.__name__}, has max_norm"):
+            engine_of(kind(10, 8, max_norm=1.0))
 
 
 def test_mistakes_are_named() -> None:

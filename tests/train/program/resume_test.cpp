@@ -185,10 +185,10 @@ TEST(Resume, WithOtherSettingsThanItWasBegunWithSaysWhich) {
   for (const char* part :
        {"another batch: was micro-batches of 2, 4 a step; is micro-batches of 2, 3 a step",
         "another gradient clipping: was 1; is 0.5",
-        "another held-out data: was nothing; is 10 % of the training data",
+        "other held-out data: was nothing; is 10 % of the training data",
         "is 0 of embeddings, 0 of attention, 0.25 of residuals",
         "another dropout: was 0 of embeddings, 0 of attention, 0 of residuals",
-        "another training data: was 60,000 tokens", "is not read"}) {
+        "other training data: was 60,000 tokens", "is not read"}) {
     EXPECT_NE(other.err.find(part), std::string::npos) << part << "\n" << other.err;
   }
   EXPECT_EQ(other.err.find("another learning rate"), std::string::npos) << other.err;

@@ -1,4 +1,4 @@
-// What a resumed run says of the checksums of its data.
+// The warnings of a resumed run about its settings and the checksums of its data.
 
 #include "run/run_settings.hpp"
 
@@ -36,6 +36,18 @@ TEST(CompareChecksums, SaysNothingOfEqualOnesOldStatesAndDataAlreadyReported) {
   const auto other = with(with(kNow, "checksum of the training data", "bb"), "training data", "8");
   compare_checksums(other, kNow, kChecksums, false);
   EXPECT_FALSE(log.contains("resumed with another"));
+}
+
+TEST(CompareSettings, NamesAConstantRateOnceAndDataWithoutArticle) {
+  const std::string at = " at updates 1, 10, 100 ... 100,000";
+  const std::string constant = "0.1, 0.1, 0.1, 0.1, 0.1, 0.1" + at;
+  const test::CapturedLog log;
+  compare_settings({{"learning rate", constant}, {"held-out data", "nothing"}},
+                   {{"learning rate", "0.1, 0.2, 0.2, 0.2, 0.2, 0.2" + at},
+                    {"held-out data", "10 % of the training data"}},
+                   /*strict=*/false);
+  EXPECT_TRUE(log.contains("resumed with another learning rate: was 0.1" + at + "; is 0.1, 0.2, "));
+  EXPECT_TRUE(log.contains("resumed with other held-out data: was nothing; is 10 %"));
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 #include <dlfcn.h>
 
 #include <atomic>
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "exchange/exchange_communicator.hpp"
@@ -117,6 +119,22 @@ class MpiTransport final : public Transport {
   const Channel channel_;
 };
 
+// Why the dynamic linker did not find the library, and what to do.
+std::string why_not_found() {
+  Dl_info own{};  // the library or program that this code is in
+  const bool known = ::dladdr(kMpiLibrary, &own) != 0 && own.dli_fname != nullptr;
+  const std::filesystem::path folder =
+      known ? std::filesystem::path(own.dli_fname).parent_path() : std::filesystem::path();
+  std::error_code error;
+  if (known && !std::filesystem::exists(folder / kMpiLibrary, error)) {
+    return "this installation lacks it: there is no " + (folder / kMpiLibrary).string() +
+           ". Build the target sluice_mpi, or everything; where it is in another folder, name that "
+           "in LD_LIBRARY_PATH";
+  }
+  return "it lies beside Sluice's other libraries: name their folder in LD_LIBRARY_PATH or in the "
+         "program's rpath";
+}
+
 std::unique_ptr<MpiLibrary> load_library() {
   void* library = ::dlopen(kMpiLibrary, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -124,8 +142,7 @@ std::unique_ptr<MpiLibrary> load_library() {
     const std::string error = reason == nullptr ? kMpiLibrary : reason;
     const bool is_itself = error.starts_with(std::string(kMpiLibrary) + ":");
     throw Error("MPI cannot be loaded: " + error +
-                (is_itself ? "; it lies beside Sluice's other libraries: name their folder in "
-                             "LD_LIBRARY_PATH or in the program's rpath"
+                (is_itself ? "; " + why_not_found()
                            : "; ranks of CPU processes need it: install libopenmpi-dev and "
                              "openmpi-bin, and build again"));
   }

@@ -59,7 +59,8 @@ std::string usage_line(const CLI::App& command) {
   std::string line = "usage: " + full_name(command);
   if (!command.get_subcommands({}).empty()) line += " COMMAND";
   for (const CLI::Option* option : command.get_options()) {
-    if (option->get_required()) line += " " + shown_name(*option, Names::first);
+    const bool is_named_anyway = option->get_required() || option->get_positional();
+    if (is_named_anyway) line += " " + shown_name(*option, Names::first);
   }
   line += " [options]";
   if (command.get_prefix_command()) line += " PROGRAM [arguments of PROGRAM]";

@@ -60,6 +60,22 @@ DoctorRow train_library_row() {
   return on_off("LibTorch", true, std::string(SLUICE_LIBTORCH_VERSION) + ", through " + path);
 }
 
+// The file is loaded when ranks join, so a build of some targets may lack it.
+DoctorRow mpi_row() {
+  const std::string version = SLUICE_MPI_VERSION;
+  if (version.empty()) {
+    return on_off("MPI", false,
+                  "built without it (packages libopenmpi-dev, openmpi-bin): no ranks on CPUs");
+  }
+  std::string why;
+  const std::string path = find_library("libsluice_mpi.so", why);
+  if (path.empty()) {
+    return on_off("MPI", false,
+                  "ranks on CPUs need it: " + why + "; build the target sluice_mpi, or everything");
+  }
+  return on_off("MPI", true, version + ", through " + path);
+}
+
 // `version` is empty when the build lacks the library.
 DoctorRow library_row(const std::string& name, const std::string& version,
                       const std::string& without) {
@@ -91,8 +107,7 @@ std::vector<DoctorRow> probe_libraries() {
                   "built without it (package libaio-dev): no libaio"),
       library_row("hwloc", SLUICE_HWLOC_VERSION,
                   "built without it (package libhwloc-dev): doctor shows less"),
-      library_row("MPI", SLUICE_MPI_VERSION,
-                  "built without it (packages libopenmpi-dev, openmpi-bin): no ranks on CPUs"),
+      mpi_row(),
       library_row("Highway", SLUICE_HWY_VERSION, ""),
       library_row("xxHash", SLUICE_XXHASH_VERSION, ""),
       library_row("JsonCpp", JSONCPP_VERSION_STRING, ""),

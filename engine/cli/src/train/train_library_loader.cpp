@@ -29,7 +29,7 @@ std::string last_dl_error() {
 
 }  // namespace
 
-std::string find_train_library(std::string& why) {
+std::string find_library(const char* name, std::string& why) {
   std::error_code error;
   const std::filesystem::path executable = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error) {
@@ -38,13 +38,17 @@ std::string find_train_library(std::string& why) {
   }
   const std::filesystem::path root = executable.parent_path().parent_path();
   // The build's folder, and where the library is installed (lib, lib64, lib/x86_64-linux-gnu).
-  const std::array<std::filesystem::path, 2> candidates = {
-      root / "lib" / kFileName, root / SLUICE_INSTALL_LIBDIR / kFileName};
+  const std::array<std::filesystem::path, 2> candidates = {root / "lib" / name,
+                                                           root / SLUICE_INSTALL_LIBDIR / name};
   for (const std::filesystem::path& candidate : candidates) {
     if (std::filesystem::exists(candidate, error)) return candidate.string();
   }
   why = "there is no " + candidates.front().string();
   return "";
+}
+
+std::string find_train_library(std::string& why) {
+  return find_library(kFileName, why);
 }
 
 namespace {
@@ -129,8 +133,10 @@ train::TrainLibrary& load_train_library() {
   std::string why;
   const std::string path = find_train_library(why);
   if (path.empty()) {
-    throw Error("this build has no LibTorch: " + why +
-                ". Install LibTorch with scripts/setup.sh, then build again with scripts/build.sh");
+    throw Error(
+        "this build has no LibTorch: " + why +
+        ". Install LibTorch with scripts/setup.sh, then build again with scripts/build.sh; an "
+        "installation needs the component train too");
   }
   // By default LibTorch's OpenMP threads spin while they wait, on the cores that the updates, the
   // copies and the I/O need. With more runs than cores a step then takes ten times as long. OpenMP

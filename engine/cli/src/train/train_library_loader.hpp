@@ -8,8 +8,11 @@
 
 namespace sluice::cli {
 
-// The path of the library, searched in ../lib beside this executable, as built and as installed.
-// Empty when none is found; `why` then names the place.
+// The path of the library file `name`, searched in ../lib beside this executable, as built and as
+// installed. Empty when none is found; `why` then names the place.
+std::string find_library(const char* name, std::string& why);
+
+// That of the training library.
 std::string find_train_library(std::string& why);
 
 // Loads the library for the life of the process; loading LibTorch blocks for a moment. Throws Error

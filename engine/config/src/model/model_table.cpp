@@ -18,7 +18,7 @@ constexpr KeyInfo kModelKeys[] = {
     {"n_embd", "hidden_size", "integer in [1, 1048576]", "768", kYes, "width of the embedding", "",
      "d_model, hidden_dim, n_embed"},
     {"n_positions", "max_position_embeddings", "integer in [1, 16777216]", "1024", kYes,
-     "longest sequence", "",
+     "tokens of every training sequence; the most that the model reads at once", "",
      "max_seq_len, seq_length, max_sequence_length, block_size, context_length"},
     {"vocab_size", "", "integer in [1, 16777216]", "50257", kYes, "tokens", "",
      "vocabulary_size, n_vocab"},

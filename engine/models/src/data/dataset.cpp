@@ -61,10 +61,12 @@ Dataset::Dataset(const std::vector<std::string>& files_and_folders, std::uint64_
     longest = std::max(longest, file.token_count());
   }
   SLUICE_CHECK(!files_.empty(), "no data file");
-  SLUICE_CHECK(longest > sequence_length,
-               "data file " + name() + ": " + format_count(longest) +
-                   " tokens are less than one sequence of " + format_count(sequence_length) +
-                   " and its last target; give more data or a shorter sequence");
+  SLUICE_CHECK(
+      longest > sequence_length,
+      "data file " + name() + ": " + format_count(longest) +
+          " tokens are less than one sequence of " + format_count(sequence_length) +
+          " and its last target; give more data, or shorter sequences: their length is n_positions "
+          "of the model file");
   train_end_ = eval_begin_ = token_count_;
   set_training(parts_of(0, train_end_));
 }

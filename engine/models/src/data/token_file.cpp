@@ -43,13 +43,13 @@ UniqueFd open_tokens(const std::string& path, std::uint64_t& size_bytes) {
   SLUICE_CHECK(fd, "data file " + path + ": " + why_unopened(path, errno));
   struct stat info {};
   SLUICE_CHECK(::fstat(fd.get(), &info) == 0,
-               "data file " + path + ": cannot be examined: " + std::strerror(errno));
-  SLUICE_CHECK(!S_ISDIR(info.st_mode), "data file " + path + ": is a directory");
+               "data file " + path + " cannot be examined: " + std::strerror(errno));
+  SLUICE_CHECK(!S_ISDIR(info.st_mode), "data file " + path + " is a directory");
   SLUICE_CHECK(S_ISREG(info.st_mode),
                "data file " + path +
-                   ": is not a regular file, which windows are drawn from anywhere in; remove it "
+                   " is not a regular file, which windows are drawn from anywhere in; remove it "
                    "from the data, or copy what it gives into a file");
-  SLUICE_CHECK(info.st_size > 0, "data file " + path + ": is empty");
+  SLUICE_CHECK(info.st_size > 0, "data file " + path + " is empty");
   size_bytes = static_cast<std::uint64_t>(info.st_size);
   return fd;
 }

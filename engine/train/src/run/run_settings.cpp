@@ -1,5 +1,6 @@
 #include "run/run_settings.hpp"
 
+#include <array>
 #include <charconv>
 #include <cstdio>
 #include <optional>
@@ -53,17 +54,37 @@ std::string groups_text(const models::ParamGroups& groups) {
   return text;
 }
 
+constexpr std::array<std::int64_t, 6> kRatedUpdates = {1, 10, 100, 1000, 10'000, 100'000};
+constexpr const char* kAtUpdates = " at updates 1, 10, 100 ... 100,000";
+
 // The schedule as its values at some updates.
 std::string learning_rate_text(const config::TrainConfig& config) {
   std::string text, betas;
   bool cycles = false;
-  for (const std::int64_t update : {1, 10, 100, 1000, 10'000, 100'000}) {
+  for (const std::int64_t update : kRatedUpdates) {
     text += (text.empty() ? "" : ", ") + shortest(config::learning_rate(config, update));
     const double beta1 = config::betas_of_step(config, update).beta1;
     cycles = cycles || beta1 != config.optimizer.beta1;
     betas += (betas.empty() ? ", with beta1 " : ", ") + shortest(beta1);
   }
-  return text + " at updates 1, 10, 100 ... 100,000" + (cycles ? betas : "");
+  return text + kAtUpdates + (cycles ? betas : "");
+}
+
+// A constant rate stands once. Saved values keep their form: those of older states are compared.
+std::string shown(const std::string& value) {
+  const std::size_t end = value.find(kAtUpdates);
+  if (end == std::string::npos) return value;
+  const std::string first = value.substr(0, value.find(", "));
+  std::string constant = first;
+  for (std::size_t i = 1; i < kRatedUpdates.size(); ++i) constant += ", " + first;
+  return value.substr(0, end) == constant ? first + value.substr(end) : value;
+}
+
+// "another batch", "other held-out data".
+std::string another(const std::string& name) {
+  const bool has_no_article = name == "training data" || name == "held-out data" ||
+                              name == kGroups || name == kEpochBatch;
+  return (has_no_article ? "other " : "another ") + name;
 }
 
 std::string loss_scale_text(const config::Fp16Config& fp16) {
@@ -152,10 +173,8 @@ void compare_settings(const models::RunSettings& saved, const models::RunSetting
   for (const auto& [name, value] : now) {
     const auto before = saved.find(name);
     if (before == saved.end() || before->second == value) continue;
-    const bool is_plural = name == kGroups || name == kEpochBatch;
-    const std::string difference = std::string("resumed with ") +
-                                   (is_plural ? "other " : "another ") + name + ": was " +
-                                   before->second + "; is " + value;
+    const std::string difference =
+        "resumed with " + another(name) + ": was " + shown(before->second) + "; is " + shown(value);
     if (!strict) log(LogLevel::warn, difference);
     differences += (differences.empty() ? "" : "\n") + difference;
   }

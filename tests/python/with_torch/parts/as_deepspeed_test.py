@@ -141,6 +141,13 @@ def test_a_script_runs_as_the_main_program(tmp_path: Path) -> None:
     assert result.stdout == "__main__ ['x'] 0.19.8+sluice\n"
 
 
+@pytest.mark.parametrize("arguments", [["-h"], ["--help"], ["-m", "--help"]])
+def test_the_help_is_no_failure(arguments: list[str]) -> None:
+    result = python("-m", "sluice.as_deepspeed", *arguments)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("usage: python -m sluice.as_deepspeed script.py")
+
+
 @pytest.mark.parametrize("arguments", [[], ["--num_gpus=1", "script.py"], ["missing.py"]])
 def test_a_call_without_a_script_says_how(arguments: list[str]) -> None:
     result = python("-m", "sluice.as_deepspeed", *arguments)
