@@ -21,6 +21,7 @@ from . import devices, file_parameters, open_loops, ranks
 from .calls import calls
 from .engine_module import DTYPES, make_loop
 from .full_state_dict import FullStateDicts
+from .passes.changes import set_changes
 from .passes.described import describe, undescribe
 from .passes.hooks import Hooks
 from .passes.layers import schedule_line
@@ -104,12 +105,6 @@ def _check_reads_only(model: nn.Module) -> None:
             raise ValueError(
                 f"module {name} has max_norm, with which its forward writes to its weight: normalize the rows that it gives instead"
             )
-
-
-def changed_elements(before: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
-    """Where the bits differ: a NaN that stays is no change, and -0.0 in place of 0.0 is one."""
-    bits = {2: torch.int16, 4: torch.int32}[now.element_size()]
-    return before.contiguous().view(bits) != now.contiguous().view(bits)
 
 
 class OffloadedModel:
@@ -291,6 +286,10 @@ class OffloadedModel:
                     f"parameter {name} came into the model after the engine, which does not train it: add, replace or resize layers before"
                 )
 
+    def unit_of(self, name: str) -> int:
+        """The index of the unit that owns a parameter."""
+        return self._units_of[name]
+
     def configured_groups(self) -> list[dict[str, Any]]:
         """The groups of the configuration, as those of an optimizer."""
         return [{**values, "params": [self.parameters[name] for name in names]} for names, values in self.loop.groups]
@@ -303,7 +302,10 @@ class OffloadedModel:
         return self._state_dicts.copies(None if names is None else set(names))
 
     def end_changes(self) -> None:
-        """Sets the parameters that were changed inside GatheredParameters, when the last one has ended. Every rank calls it."""
+        """Sets the parameters that were changed inside GatheredParameters, when the last one has ended. Every rank calls it.
+
+        Raises ValueError for a change that cannot be set: none of them is.
+        """
         if any(self.shown.values()):
             return
         changes, unchanged = self.changes, ranks.of_any(self.unchanged)
@@ -312,14 +314,7 @@ class OffloadedModel:
             if not self.only_computes:
                 master = self.loop.master(name)  # of a bf16 weight that was written to, and the rest: perhaps no number
                 self.loop.set_master(name, torch.where(master.isfinite(), master, self.loop.parameter(name).to(master)))
-        for name, (before, values) in changes.items():
-            changed = changed_elements(before, values).cpu()
-            if self.only_computes or not self.parameters[name].requires_grad:
-                self.loop.set_parameter(name, values)
-            elif changed.any():  # the other elements keep what their masters have beyond the data type that computes
-                master = self.loop.master(name)
-                master[changed] = values.cpu()[changed].to(master.dtype)
-                self.loop.set_master(name, master)
+        set_changes(self, changes)
 
     def report(self) -> Report:
         """Bytes moved and seconds waited since the start, and the plan as data."""
