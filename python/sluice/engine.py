@@ -188,26 +188,28 @@ class SluiceEngine(EngineCheckpoints):
             self.loop.has_new_gradients = False
             self.tput_timer.stop(0)
             return
-        with interrupts_later():
-            with self._times.of("step"):
-                self.optimizer.with_hooks(functools.partial(self._end_step, lr_kwargs))
-            self._times.end_step()
-            self.tput_timer.stop(self.train_batch_size())
+        before = self._last
+        try:
+            with interrupts_later():
+                with self._times.of("step"):
+                    self.optimizer.with_hooks(functools.partial(self._end_step, lr_kwargs))
+                self._times.end_step()
+                self.tput_timer.stop(self.train_batch_size())
+        except BaseException:
+            if self._last is before:  # the step has not ended, so its caller may mend the cause and step again
+                self.micro_steps -= 1
+                self.loop.in_step = max(self.loop.in_step - 1, 0)  # 0 where the gradients were dropped
+            raise
 
     def _end_step(self, lr_kwargs: Mapping[str, Any] | None) -> None:
-        in_step, self.loop.in_step = self.loop.in_step, 0
         has_loss = self.loop.has_loss
         if not self._had_backward and ranks.world_size() == 1:  # one of several ranks may have no batch
             log.warning(
                 "step %d has no backward before it: its gradients are zero, and weight decay and momentum move the weights",
                 self.global_steps + 1,
             )
-        self._had_backward = False
-        try:
-            self._last = self.optimizer.end_step()
-        except ValueError:  # nothing of the step has happened: its caller may mend the value and step again
-            self.loop.in_step, self.micro_steps = in_step - 1, self.micro_steps - 1
-            raise
+        self._last = self.optimizer.end_step()
+        self.loop.in_step, self._had_backward = 0, False
         self.global_samples += self.train_batch_size()
         self._step_applied = bool(self._last.updated)
         self.optimizer.overflow = not self._step_applied
