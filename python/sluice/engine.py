@@ -240,19 +240,25 @@ class SluiceEngine(EngineCheckpoints):
         ``by_layer``: for an ``nn.Sequential`` of units. All micro-batches pass a layer before the next one, so weights move
         twice in a step, and not twice for each micro-batch; activations of all micro-batches are there at once. Losses and
         weights have equal bits, unless a weight is tied or random numbers are drawn. Raises ValueError for other models.
+
+        Raises ValueError inside a step that has begun. After an exception of the iterator, of forward or of backward, the
+        gradients of the step are dropped, and the next call begins anew.
         """
         self._check_own("train_batch")
+        count = self.gradient_accumulation_steps()
+        if self.loop.in_step:
+            raise ValueError(
+                f"train_batch() is a whole step, and one has begun, with {self.loop.in_step} of {count} micro-batches: end it with "
+                "backward() and step() of the others, or with step() alone where step() has raised an error"
+            )
         if data_iter is None:
             if self.training_dataloader is None:
                 raise ValueError("train_batch() needs an iterator, or training_data at initialize()")
             if getattr(self, "_data_iterator", None) is None:
                 self._data_iterator = batches.endless(self.training_dataloader)
             data_iter = self._data_iterator
-        count = self.gradient_accumulation_steps()
         if by_layer:
             layers = Layers(self.module, self._offloaded.units, self._offloaded.hooks)
-            if self.loop.in_step:
-                raise ValueError("a step goes layer by layer from its first micro-batch on, and this one has begun")
             mean = self._train_layers(layers, [batches.of_sequence(next(data_iter), loss_fn) for _ in range(count)])
             self.loop.in_step = count - 1
             self.micro_steps += count - 1
@@ -261,11 +267,23 @@ class SluiceEngine(EngineCheckpoints):
             return mean
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for _ in range(count):
-            loss = batches.loss_of_batch(self, next(data_iter), loss_fn)
-            total += loss.detach().double()
-            self.backward(loss)
+            with self._begun_step_dropped_on_error():
+                loss = batches.loss_of_batch(self, next(data_iter), loss_fn)
+                total += loss.detach().double()
+                self.backward(loss)
             self.step()
         return (total / count).float()
+
+    @contextlib.contextmanager
+    def _begun_step_dropped_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            if self.loop.in_step:
+                log.warning("train_batch() ends with %s: the gradients of this step so far are dropped", type(error).__name__)
+                self._offloaded.hooks.abandon()
+                self._had_backward = False
+            raise
 
     def _train_layers(self, layers: Layers, parts: list[batches.Part]) -> torch.Tensor:
         self.tput_timer.start()

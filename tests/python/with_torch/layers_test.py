@@ -162,7 +162,7 @@ def test_a_sequence_may_end_with_its_loss() -> None:
         engine.train_batch(stream(), by_layer=True)
     engine.backward(engine(batch(3)[0]))
     engine.step()
-    with pytest.raises(ValueError, match="this one has begun"):
+    with pytest.raises(ValueError, match="one has begun, with 1 of 3"):
         engine.train_batch(batches, by_layer=True)
     engine.destroy()
 
