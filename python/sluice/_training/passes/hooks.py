@@ -22,28 +22,16 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._C._functorch import TransformType
 from torch._compile import _disable_dynamo
-from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
 
 from ..units import Unit
 from ..watched_loop import WatchedLoop
 from .inputs import Inputs, swapped, tensors_in, with_bases
+from .transforms import refuse_in_graph, refuse_transforms
 from .watched import unwatch, watch
 from .writes import Writes, refuse, rescaled_tables
 
 log = logging.getLogger("sluice")
-
-def _refuse_transforms() -> None:
-    """Raises ValueError inside torch.func's transforms that differentiate: weights are gone when these look at them again."""
-    if torch._C._functorch.maybe_current_level() is None:
-        return
-    for transform in retrieve_all_functorch_interpreters():
-        if transform.key() in (TransformType.Grad, TransformType.Jvp):
-            raise ValueError(
-                "torch.func.grad, vjp, jvp, jacrev, jacfwd and hessian are not possible with a model over memory tiers, whose "
-                "weights come and go: torch.autograd.grad and torch.autograd.functional.jacobian are"
-            )
 
 
 def _accumulates(parameter: torch.Tensor) -> bool:
@@ -73,11 +61,12 @@ class _Call:
 class _State:
     """A unit in the passes."""
 
-    __slots__ = ("entered", "index", "is_borrowed", "is_held", "name", "open_calls", "writes", "writes_before")
+    __slots__ = ("entered", "index", "is_borrowed", "is_held", "name", "open_calls", "parameters", "writes", "writes_before")
 
-    def __init__(self, index: int, unit: Unit, writes: Writes) -> None:
+    def __init__(self, index: int, unit: Unit, writes: Writes, only_computes: bool) -> None:
         self.index = index
         self.name = unit.name
+        self.parameters = [] if only_computes else [parameter for _, parameter in unit.params]
         self.writes = writes
         self.writes_before: list[int] = []  # in the backward that is open
         self.entered: list[_Call | None] = []  # forwards in progress; None: inside the unit's own backward
@@ -101,15 +90,14 @@ class Hooks:
         self._in_backward = False
         rescaled = rescaled_tables(model)
         self._states = [
-            _State(index, unit, Writes(unit.name, unit.params, rescaled, loop.is_weight)) for index, unit in enumerate(units)
+            _State(index, unit, Writes(unit.name, unit.params, rescaled, loop.is_weight), only_computes) for index, unit in enumerate(units)
         ]
         self._handles: list[Any] = []
         self._depth = 0  # of the model's own forward
         self._borrowed: list[_Call] = []  # units that another module's forward uses, in this forward
         self._watched: list[nn.Module] = []
         self._is_changing = False  # units are entered or left; stays True where an exception ends that
-        parameters = [] if only_computes else [parameter for unit in units for _, parameter in unit.params]
-        self._trained = [parameter for parameter in parameters if parameter.requires_grad]
+        self._trained = [parameter for state in self._states for parameter in state.parameters if parameter.requires_grad]
         self._by_layers = False  # a step goes layer by layer: its backwards are those of one micro-batch
         for unit, state in zip(units, self._states):
             before = functools.partial(self._before_forward, state)
@@ -143,7 +131,7 @@ class Hooks:
         return self._depth > 0
 
     def _before_model(self, module: nn.Module, args: Any) -> None:
-        _refuse_transforms()
+        refuse_transforms()
         self.recover()
         if not self._in_backward:
             self.leave_forwards()  # of a call that an exception ended
@@ -186,12 +174,14 @@ class Hooks:
     # torch.compile of a unit's module traces its hooks too, and these are not to be traced.
     @_disable_dynamo
     def _before_forward(self, state: _State, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        _refuse_transforms()
+        refuse_transforms()
         self.recover()
         if state.open_calls > 0:  # activations are computed again, inside the unit's backward
             state.entered.append(None)
             return None
         graded = torch.is_grad_enabled()
+        if graded:
+            refuse_in_graph(state.name, state.parameters, args, kwargs)
         self._is_changing = True
         call = _Call(state, self.loop.weights_version)
         if call.has_entered:
