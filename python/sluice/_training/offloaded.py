@@ -44,11 +44,13 @@ def preview(model: nn.Module, source: Source | Config, *, units: Choice = None, 
     """
     groups = ranks.groups()
     loop = make_loop(source, {}, groups, resident=resident, resume=None)
-    found = find_units(model, units)
-    for unit in found:
-        loop.add_unit(unit.name, unit.params, unit.inside)
-    loop.preview()
-    ranks.close(groups)
+    try:
+        found = find_units(model, units)
+        for unit in found:
+            loop.add_unit(unit.name, unit.params, unit.inside)
+        loop.preview()
+    finally:
+        ranks.close(groups)
     return loop, _choices(loop, model, found)
 
 
@@ -148,22 +150,9 @@ class OffloadedModel:
             settings["scheduler"] = None
         if groups is not None:
             settings.update({"sluice.groups": _group_section(groups, self.parameters), "sluice.no_decay": "none"})
-        groups_of_ranks = ranks.groups()
-        loop = make_loop(source, settings, groups_of_ranks, resident=resident, resume=resume)
-        if loop.comms_logger["enabled"]:  # else as sluice.comm.configure() has set it
-            calls.configure(loop.comms_logger)
+        self._groups = ranks.groups()
+        self._loop = make_loop(source, settings, self._groups, resident=resident, resume=resume)
         self.only_computes = only_computes
-        self.loop = WatchedLoop(loop, [unit.name for unit in self.units], groups_of_ranks[0], progress, only_computes)
-        self.dtype = DTYPES[self.loop.dtype.name]
-        self.gradient_dtype = DTYPES[self.loop.gradient_dtype.name]
-        self._units_of = {name: index for index, unit in reversed(list(enumerate(self.units))) for name, _ in unit.params}
-        if self.dtype == torch.float16 and not scales_losses:
-            raise ValueError("fp16 has a loss scale, which a loop of one's own does not apply: use bf16, or sluice.initialize")
-        for unit in self.units:
-            self.loop.add_unit(unit.name, unit.params, unit.inside)
-        check_apart(self.parameters)
-        self._loop, self._groups = loop, groups_of_ranks
-        self._places = {tensor: (tensor.device, tensor.dtype) for tensor in [*self.parameters.values(), *self._kept()]}
         self._hooks: list[Hooks | FullStateDicts] = []
         self.shown: collections.Counter[str] = collections.Counter()  # parameters, by open GatheredParameters
         # Made in those, to be set when the last one has ended: values before the first change, and now.
@@ -173,7 +162,22 @@ class OffloadedModel:
         self.frozen: list[nn.Parameter] = []  # by the engine, until it ends
         self.user: Callable[[], Any] | None = None  # a weak reference to the engine or the optimizer that a script has
         with self.undone_on_error():
+            self._add_units(progress, scales_losses)
             self._begin(groups or [], directories, commits=resume is not None)
+
+    def _add_units(self, progress: bool, scales_losses: bool) -> None:
+        if self._loop.comms_logger["enabled"]:  # else as sluice.comm.configure() has set it
+            calls.configure(self._loop.comms_logger)
+        self.loop = WatchedLoop(self._loop, [unit.name for unit in self.units], self._groups[0], progress, self.only_computes)
+        self.dtype = DTYPES[self.loop.dtype.name]
+        self.gradient_dtype = DTYPES[self.loop.gradient_dtype.name]
+        self._units_of = {name: index for index, unit in reversed(list(enumerate(self.units))) for name, _ in unit.params}
+        if self.dtype == torch.float16 and not scales_losses:
+            raise ValueError("fp16 has a loss scale, which a loop of one's own does not apply: use bf16, or sluice.initialize")
+        for unit in self.units:
+            self.loop.add_unit(unit.name, unit.params, unit.inside)
+        check_apart(self.parameters)
+        self._places = {tensor: (tensor.device, tensor.dtype) for tensor in [*self.parameters.values(), *self._kept()]}
 
     def _kept(self) -> list[torch.Tensor]:
         """Buffers, and the parameters that stay with them in their modules."""
@@ -185,7 +189,7 @@ class OffloadedModel:
         ranks.share([*self.parameters.values(), *self._kept()])
         open_loops.begin(self._loop, directories)
         self.loop.initialize()
-        open_loops.add(self._loop, self.loop, has_ranks=self._groups[0] is not None, commits=commits)
+        open_loops.add(self._loop, self.loop, self._groups, commits=commits)
         if ranks.rank() == 0:
             for line in self.loop.notes:
                 warns = line.startswith("warning: ") or " has no effect in " in line
@@ -224,6 +228,7 @@ class OffloadedModel:
                     values = list(self._values_before())
             finally:
                 open_loops.end(self._loop, finishes=False)  # which empties the parameters
+                ranks.close(self._groups)  # also those of a loop that is not open yet
             self._set(values)
             raise
 
@@ -345,7 +350,6 @@ class OffloadedModel:
             self._set(values)
             for parameter in self.frozen:
                 parameter.requires_grad_(True)
-        ranks.close(self._groups)
 
     def give_way(self) -> None:
         """As :meth:`close`, where an engine that trains comes after one that only computes.
