@@ -230,13 +230,14 @@ class OffloadedModel:
                 open_loops.end(self._loop, finishes=False)  # which empties the parameters
                 ranks.close(self._groups)  # also those of a loop that is not open yet
             self._set(values)
+            for parameter in self.parameters.values():  # the error may have come before their values moved
+                undescribe(parameter)
             raise
 
     def _set(self, values: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         for tensor, value in values:
             tensor.data = value
-            if value.numel() > 0:
-                undescribe(tensor)
+            undescribe(tensor)
 
     def _values_before(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Parameters and buffers, with their values where the constructor found them."""
@@ -258,6 +259,7 @@ class OffloadedModel:
             hooks.remove()
         for parameter in self.parameters.values():
             disown(parameter)
+        vars(self.model).pop("ds_external_parameters", None)  # with it a saved model could only be loaded beside this package
 
     def _facts(self, groups: list[dict[str, Any]]) -> dict[str, Any]:
         """What all ranks have in common beside the configuration, which the loop compares. ``groups``: a client's."""
