@@ -178,7 +178,7 @@ class SluiceEngine(EngineCheckpoints):
         self._check_own("step")
         if self._not_synced:
             raise RuntimeError("step() inside no_sync(): leave the context first")
-        self._offloaded.hooks.recover()  # the step begins anew after a backward that failed
+        self._offloaded.hooks.recover_between_passes()  # the step begins anew after a backward that failed
         at_boundary = self.is_gradient_accumulation_boundary()
         self._step_applied = False
         self._had_backward = self._had_backward or self.loop.has_new_gradients

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import sys
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -85,6 +86,7 @@ class Hooks:
         self, model: nn.Module, units: list[Unit], loop: WatchedLoop, only_computes: bool = False, keeps: object = None
     ) -> None:
         self.model, self.loop = model, loop
+        self._modules = {model, *(unit.module for unit in units)}
         self._keeps = keeps
         self._open: list[_Call] = []  # calls whose backward has begun, in order
         self._in_backward = False
@@ -111,7 +113,7 @@ class Hooks:
         self._handles.append(model.register_forward_pre_hook(self._before_model, prepend=True))
         self._handles.append(model.register_forward_hook(self._after_model, always_call=True))
         model.zero_grad = self._zero_grad  # type: ignore[method-assign]
-        loop.recover_by(weakref.WeakMethod(self.recover))
+        loop.recover_by(weakref.WeakMethod(self.recover_between_passes))
 
     def remove(self) -> None:
         self.model.__dict__.pop("zero_grad", None)
@@ -318,6 +320,22 @@ class Hooks:
         if self._in_backward and torch._C._current_graph_task_id() == -1:
             self.drop_failed()
 
+    def recover_between_passes(self) -> None:
+        """As :meth:`recover`, and leaves the units of a forward that an exception ended. Nothing inside a forward."""
+        self.recover()
+        is_left_open = self._is_changing or self._depth > 0 or any(state.entered for state in self._states)
+        if is_left_open and not self._in_backward and not self._is_called():
+            self.leave_forwards()
+
+    def _is_called(self) -> bool:
+        """Whether this thread is inside a call of the model or of a unit."""
+        frame: Any = sys._getframe()
+        while frame is not None:
+            if frame.f_code is nn.Module._wrapped_call_impl.__code__ and frame.f_locals["self"] in self._modules:
+                return True
+            frame = frame.f_back
+        return False
+
     def drop_failed(self) -> None:
         """After a backward that ended with an exception."""
         log.warning("a backward has failed: the gradients of this step so far are dropped")
@@ -325,7 +343,7 @@ class Hooks:
 
     def drop_gradients(self) -> None:
         """Drops the gradients of the step so far. Nothing where no backward has come since step() counted a micro-batch."""
-        self.recover()
+        self.recover_between_passes()
         self.loop.drop_gradients()
 
     def _zero_grad(self, set_to_none: bool = True) -> None:
