@@ -202,6 +202,7 @@ class Hooks:
             return None
         call = state.entered[-1]
         replaced = swapped(output, self._own_weight)
+        kept = None if isinstance(replaced, torch.Tensor) else self._kept_weight(state, replaced)
         if call is not None and call.inputs is not None:
             inputs, call.inputs = call.inputs, None
             replaced, made = inputs.finish(args, kwargs, replaced)
@@ -214,12 +215,21 @@ class Hooks:
             lost = None if state.is_borrowed else state.writes.lost_in_forward(call.writes_before)  # else when it is given back
             self.loop.leave(state.index)
         self._is_changing = False
-        refuse(lost)
+        refuse(lost or kept)
         return replaced if replaced is not output else None
 
     def _own_weight(self, tensor: torch.Tensor) -> torch.Tensor:
         """An output that is a view of a weight, as of a table of positions, in memory of its own."""
         return tensor.clone() if self.loop.is_weight(tensor) else tensor
+
+    def _kept_weight(self, state: _State, output: Any) -> str | None:
+        """Why an output that is an object, as a dataclass, cannot be: its view of a weight would be lost with the weight."""
+        if not any(self.loop.is_weight(each) for each in tensors_in(output) if not isinstance(each, nn.Parameter)):
+            return None
+        return (
+            f"{state.name} returns a view of a weight inside a {type(output).__name__}, and the weight goes when its forward ends: put a "
+            "copy into it, by clone(), or return a tensor, tuple, list or dict"
+        )
 
     # Layer by layer
 
