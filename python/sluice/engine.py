@@ -176,6 +176,7 @@ class SluiceEngine(EngineCheckpoints):
         engine over the model of another one.
         """
         self._check_own("step")
+        self.loop.check_open()
         if self._not_synced:
             raise RuntimeError("step() inside no_sync(): leave the context first")
         self._offloaded.hooks.recover_between_passes()  # the step begins anew after a backward that failed
