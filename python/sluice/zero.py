@@ -133,7 +133,8 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
             model.end_changes()
         if reshaped:
             raise ValueError(
-                f"{min(reshaped)} inside GatheredParameters, which keeps none of its changes: set values of the parameter's own shape"
+                f"{min(reshaped)} inside GatheredParameters, which keeps none of its changes: set values "
+                "of the parameter's own shape"
             )
         if written and error[0] is None:
             parameter, owner = written[0]

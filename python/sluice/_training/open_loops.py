@@ -130,7 +130,7 @@ def begin(loop: Any, directories: Directories) -> None:
 
 
 def add(loop: Any, user: object, groups: ranks.Groups, *, commits: bool) -> None:
-    """Ends the loop when its only ``user`` is gone, and closes its ``groups`` at its end. ``commits``: its steps are kept on a drive.
+    """Ends the loop when its only ``user`` is gone. ``groups``: closed at its end. ``commits``: its steps are kept on a drive.
 
     Ranks collect garbage at different moments, and a commit is a collective. So a loop of several ranks that commits stays
     until close() or the exit, and one that does not ends without waiting for its last updates.

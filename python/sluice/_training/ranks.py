@@ -98,7 +98,7 @@ class RankGroup:
         self._group = None  # its threads end with the last reference
 
     def close_idle(self) -> None:
-        """As :meth:`close`. A group stays whose last collective has not ended well, for which closing might wait for other ranks."""
+        """As :meth:`close`, unless the last collective has not ended well: closing might wait for other ranks."""
         if not self._is_waiting:
             self.close()
 

@@ -38,8 +38,8 @@ def _check_finite(model: OffloadedModel, changes: Mapping[str, Change]) -> None:
         if name in trained and not values[changed_elements(before, values)].isfinite().all():
             put_back(model, {other: first for other, (first, _) in changes.items()})
             raise ValueError(
-                f"parameter {name} was set to values that are not all finite, inside GatheredParameters: none of the changes is kept, of "
-                f"{len(changes)} changed parameters. Set finite values"
+                f"parameter {name} was set to values that are not all finite, inside GatheredParameters: none of the changes is "
+                f"kept, of {len(changes)} changed parameters. Set finite values"
             )
 
 

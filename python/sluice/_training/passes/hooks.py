@@ -92,7 +92,8 @@ class Hooks:
         self._in_backward = False
         rescaled = rescaled_tables(model)
         self._states = [
-            _State(index, unit, Writes(unit.name, unit.params, rescaled, loop.is_weight), only_computes) for index, unit in enumerate(units)
+            _State(index, unit, Writes(unit.name, unit.params, rescaled, loop.is_weight), only_computes)
+            for index, unit in enumerate(units)
         ]
         self._handles: list[Any] = []
         self._depth = 0  # of the model's own forward
@@ -227,8 +228,8 @@ class Hooks:
         if not any(self.loop.is_weight(each) for each in tensors_in(output) if not isinstance(each, nn.Parameter)):
             return None
         return (
-            f"{state.name} returns a view of a weight inside a {type(output).__name__}, and the weight goes when its forward ends: put a "
-            "copy into it, by clone(), or return a tensor, tuple, list or dict"
+            f"{state.name} returns a view of a weight inside a {type(output).__name__}, and the weight goes when its forward ends: put "
+            "a copy into it, by clone(), or return a tensor, tuple, list or dict"
         )
 
     # Layer by layer

@@ -44,13 +44,14 @@ def refuse_in_graph(name: str, parameters: Iterable[torch.Tensor], args: Any, kw
     if forward_ad._current_level >= 0:
         if any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors_in((args, kwargs), in_objects=False)):
             raise ValueError(
-                "torch.autograd.forward_ad (dual_level) is not possible with gradients enabled and a model over memory tiers, whose weights "
-                f"come and go: call the model inside torch.no_grad(), which gives the tangents, or {_WAY_OUT.removesuffix(' are')}"
+                "torch.autograd.forward_ad (dual_level) is not possible with gradients enabled and a model over memory tiers, whose "
+                f"weights come and go: call the model inside torch.no_grad(), which gives the tangents, or {_WAY_OUT.removesuffix(' are')}"
             )
     if _is_inside(TransformType.Vmap):
         inputs = tensors_in((args, kwargs), in_objects=False)
         if any(parameter.requires_grad for parameter in parameters) or any(map(_needs_gradient, inputs)):
             raise ValueError(
-                f"torch.func.vmap over {name} is not possible with gradients enabled: vmap hides its graph, so its backward would not have the "
-                "weights, which come and go. Call it with the whole batch in place of vmap, or inside torch.no_grad() where nothing is trained"
+                f"torch.func.vmap over {name} is not possible with gradients enabled: vmap hides its graph, so its backward would not "
+                "have the weights, which come and go. Call it with the whole batch in place of vmap, or inside torch.no_grad() where "
+                "nothing is trained"
             )
