@@ -42,7 +42,7 @@ class OffloadedOptimizer(TierOptimizer):
         """
         if closure is not None:
             raise ValueError("a closure would run the forward again: call loss.backward() before step()")
-        self._offloaded.hooks.recover()  # of a backward that failed
+        self._offloaded.hooks.recover_between_passes()  # of a backward that failed
         with interrupts_later():
             self._last = self.end_step()
             if self._schedule is not None and self._last.updated:

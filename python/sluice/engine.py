@@ -176,9 +176,10 @@ class SluiceEngine(EngineCheckpoints):
         engine over the model of another one.
         """
         self._check_own("step")
+        self.loop.check_open()
         if self._not_synced:
             raise RuntimeError("step() inside no_sync(): leave the context first")
-        self._offloaded.hooks.recover()  # the step begins anew after a backward that failed
+        self._offloaded.hooks.recover_between_passes()  # the step begins anew after a backward that failed
         at_boundary = self.is_gradient_accumulation_boundary()
         self._step_applied = False
         self._had_backward = self._had_backward or self.loop.has_new_gradients
@@ -188,26 +189,28 @@ class SluiceEngine(EngineCheckpoints):
             self.loop.has_new_gradients = False
             self.tput_timer.stop(0)
             return
-        with interrupts_later():
-            with self._times.of("step"):
-                self.optimizer.with_hooks(functools.partial(self._end_step, lr_kwargs))
-            self._times.end_step()
-            self.tput_timer.stop(self.train_batch_size())
+        before = self._last
+        try:
+            with interrupts_later():
+                with self._times.of("step"):
+                    self.optimizer.with_hooks(functools.partial(self._end_step, lr_kwargs))
+                self._times.end_step()
+                self.tput_timer.stop(self.train_batch_size())
+        except BaseException:
+            if self._last is before:  # the step has not ended, so its caller may mend the cause and step again
+                self.micro_steps -= 1
+                self.loop.in_step = max(self.loop.in_step - 1, 0)  # 0 where the gradients were dropped
+            raise
 
     def _end_step(self, lr_kwargs: Mapping[str, Any] | None) -> None:
-        in_step, self.loop.in_step = self.loop.in_step, 0
         has_loss = self.loop.has_loss
         if not self._had_backward and ranks.world_size() == 1:  # one of several ranks may have no batch
             log.warning(
                 "step %d has no backward before it: its gradients are zero, and weight decay and momentum move the weights",
                 self.global_steps + 1,
             )
-        self._had_backward = False
-        try:
-            self._last = self.optimizer.end_step()
-        except ValueError:  # nothing of the step has happened: its caller may mend the value and step again
-            self.loop.in_step, self.micro_steps = in_step - 1, self.micro_steps - 1
-            raise
+        self._last = self.optimizer.end_step()
+        self.loop.in_step, self._had_backward = 0, False
         self.global_samples += self.train_batch_size()
         self._step_applied = bool(self._last.updated)
         self.optimizer.overflow = not self._step_applied
@@ -238,19 +241,25 @@ class SluiceEngine(EngineCheckpoints):
         ``by_layer``: for an ``nn.Sequential`` of units. All micro-batches pass a layer before the next one, so weights move
         twice in a step, and not twice for each micro-batch; activations of all micro-batches are there at once. Losses and
         weights have equal bits, unless a weight is tied or random numbers are drawn. Raises ValueError for other models.
+
+        Raises ValueError inside a step that has begun. After an exception of the iterator, of forward or of backward, the
+        gradients of the step are dropped, and the next call begins anew.
         """
         self._check_own("train_batch")
+        count = self.gradient_accumulation_steps()
+        if self.loop.in_step:
+            raise ValueError(
+                f"train_batch() is a whole step, and one has begun, with {self.loop.in_step} of {count} micro-batches: end it with "
+                "backward() and step() of the others, or with step() alone where step() has raised an error"
+            )
         if data_iter is None:
             if self.training_dataloader is None:
                 raise ValueError("train_batch() needs an iterator, or training_data at initialize()")
             if getattr(self, "_data_iterator", None) is None:
                 self._data_iterator = batches.endless(self.training_dataloader)
             data_iter = self._data_iterator
-        count = self.gradient_accumulation_steps()
         if by_layer:
             layers = Layers(self.module, self._offloaded.units, self._offloaded.hooks)
-            if self.loop.in_step:
-                raise ValueError("a step goes layer by layer from its first micro-batch on, and this one has begun")
             mean = self._train_layers(layers, [batches.of_sequence(next(data_iter), loss_fn) for _ in range(count)])
             self.loop.in_step = count - 1
             self.micro_steps += count - 1
@@ -259,11 +268,23 @@ class SluiceEngine(EngineCheckpoints):
             return mean
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for _ in range(count):
-            loss = batches.loss_of_batch(self, next(data_iter), loss_fn)
-            total += loss.detach().double()
-            self.backward(loss)
+            with self._begun_step_dropped_on_error():
+                loss = batches.loss_of_batch(self, next(data_iter), loss_fn)
+                total += loss.detach().double()
+                self.backward(loss)
             self.step()
         return (total / count).float()
+
+    @contextlib.contextmanager
+    def _begun_step_dropped_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            if self.loop.in_step:
+                log.warning("train_batch() ends with %s: the gradients of this step so far are dropped", type(error).__name__)
+                self._offloaded.hooks.abandon()
+                self._had_backward = False
+            raise
 
     def _train_layers(self, layers: Layers, parts: list[batches.Part]) -> torch.Tensor:
         self.tput_timer.start()

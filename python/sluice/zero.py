@@ -15,8 +15,8 @@ from torch import nn
 from ._refusals import missing
 from ._training.file_parameters import FileParameters
 from ._training import ranks
-from ._training.offloaded import changed_elements
 from ._training.owners import Owner, owner_of
+from ._training.passes.changes import changed_elements, put_back
 from .config import Config, Source, section_of
 from .runtime.zero.partition_parameters import ZeroParamStatus
 
@@ -45,7 +45,8 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
 
     ``params``: a parameter, several, or a module. ``modifier_rank``: None for reading. 0: changes made inside the context
     are kept, in the master weights too, when the outermost context of the model has ended; with several ranks those of that
-    rank. The end of the context raises ValueError for another parameter that was written to, unless through ``.data``. One
+    rank. Values that cannot be set (not finite, or of another shape) are a ValueError on all ranks, and none of the changes is
+    kept. The end of the context raises ValueError for another parameter that was written to, unless through ``.data``. One
     that trains then has the values of its master again, on every rank; with bf16 they may be what was written, and a frozen one
     may keep that. Every rank enters and leaves the context. Parameters of no engine have their values anyway; those of an
     engine that has ended are a ValueError. ``fwd_module``: for a context inside that module's forward; the parameters are
@@ -113,8 +114,10 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
                 owner.model.kept_writes[owner.name] = parameter._version - count
             elif _other_writes(parameter, owner) != count:
                 written.append((parameter, owner))
+        reshaped = self._reshaped()
+        kept = [(owner, self._before[id(parameter)]) for parameter, owner in self._gathered] if reshaped else []
         try:
-            for owner, before, values in self._changed():
+            for owner, before, values in () if reshaped else self._changed():
                 first, _ = owner.model.changes.get(owner.name, (before, before))
                 owner.model.changes[owner.name] = first, values
         finally:
@@ -126,8 +129,15 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         for parameter, owner in written:
             if parameter.requires_grad:
                 owner.model.unchanged.add(owner.name)
+        for owner, before in kept:
+            put_back(owner.model, {owner.name: before})
         for model in models:
             model.end_changes()
+        if reshaped:
+            raise ValueError(
+                f"{min(reshaped)} inside GatheredParameters, which keeps none of its changes: set values "
+                "of the parameter's own shape"
+            )
         if written and error[0] is None:
             parameter, owner = written[0]
             why = "which without modifier_rank is for reading" if id(parameter) in given else "which was not given it"
@@ -138,13 +148,25 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
                 f"parameter that is given{stays}"
             )
 
+    def _reshaped(self) -> set[str]:
+        """Parameters with another shape than before, on any rank: a script has set their ``.data``."""
+        if self._modifier is None or not self._gathered:
+            return set()
+        return ranks.of_any(
+            {
+                f"parameter {owner.name} of shape {list(self._before[id(parameter)].shape)} was given one of {list(parameter.shape)}"
+                for parameter, owner in self._gathered
+                if parameter.shape != self._before[id(parameter)].shape
+            }
+        )
+
     def _changed(self) -> Iterator[tuple[Owner, torch.Tensor, torch.Tensor]]:
         """What all ranks agree was written to: its values before and now."""
         for parameter, owner in self._gathered:
             before = self._before.get(id(parameter))
             if before is None or self._modifier is None:
                 continue
-            values = parameter.detach().clone()
+            values = parameter.detach().to(before.dtype, copy=True)
             ranks.share([values], self._modifier)
             if owner.name in owner.model.changes or bool(changed_elements(before, values).any()):
                 parameter.data.copy_(values)  # of the ranks that did not write: an outer context has them too

@@ -21,6 +21,7 @@ from . import devices, file_parameters, open_loops, ranks
 from .calls import calls
 from .engine_module import DTYPES, make_loop
 from .full_state_dict import FullStateDicts
+from .passes.changes import set_changes
 from .passes.described import describe, undescribe
 from .passes.hooks import Hooks
 from .passes.layers import schedule_line
@@ -43,11 +44,13 @@ def preview(model: nn.Module, source: Source | Config, *, units: Choice = None, 
     """
     groups = ranks.groups()
     loop = make_loop(source, {}, groups, resident=resident, resume=None)
-    found = find_units(model, units)
-    for unit in found:
-        loop.add_unit(unit.name, unit.params, unit.inside)
-    loop.preview()
-    ranks.close(groups)
+    try:
+        found = find_units(model, units)
+        for unit in found:
+            loop.add_unit(unit.name, unit.params, unit.inside)
+        loop.preview()
+    finally:
+        ranks.close(groups)
     return loop, _choices(loop, model, found)
 
 
@@ -107,12 +110,6 @@ def _check_reads_only(model: nn.Module) -> None:
             )
 
 
-def changed_elements(before: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
-    """Where the bits differ: a NaN that stays is no change, and -0.0 in place of 0.0 is one."""
-    bits = {2: torch.int16, 4: torch.int32}[now.element_size()]
-    return before.contiguous().view(bits) != now.contiguous().view(bits)
-
-
 class OffloadedModel:
     """Parameters of a model with their homes at the memory tiers of a configuration. Private: engines are made of it.
 
@@ -155,22 +152,9 @@ class OffloadedModel:
             settings["scheduler"] = None
         if groups is not None:
             settings.update({"sluice.groups": _group_section(groups, self.parameters), "sluice.no_decay": "none"})
-        groups_of_ranks = ranks.groups()
-        loop = make_loop(source, settings, groups_of_ranks, resident=resident, resume=resume)
-        if loop.comms_logger["enabled"]:  # else as sluice.comm.configure() has set it
-            calls.configure(loop.comms_logger)
+        self._groups = ranks.groups()
+        self._loop = make_loop(source, settings, self._groups, resident=resident, resume=resume)
         self.only_computes = only_computes
-        self.loop = WatchedLoop(loop, [unit.name for unit in self.units], groups_of_ranks[0], progress, only_computes)
-        self.dtype = DTYPES[self.loop.dtype.name]
-        self.gradient_dtype = DTYPES[self.loop.gradient_dtype.name]
-        self._units_of = {name: index for index, unit in reversed(list(enumerate(self.units))) for name, _ in unit.params}
-        if self.dtype == torch.float16 and not scales_losses:
-            raise ValueError("fp16 has a loss scale, which a loop of one's own does not apply: use bf16, or sluice.initialize")
-        for unit in self.units:
-            self.loop.add_unit(unit.name, unit.params, unit.inside)
-        check_apart(self.parameters)
-        self._loop, self._groups = loop, groups_of_ranks
-        self._places = {tensor: (tensor.device, tensor.dtype) for tensor in [*self.parameters.values(), *self._kept()]}
         self._hooks: list[Hooks | FullStateDicts] = []
         self.shown: collections.Counter[str] = collections.Counter()  # parameters, by open GatheredParameters
         # Made in those, to be set when the last one has ended: values before the first change, and now.
@@ -180,7 +164,22 @@ class OffloadedModel:
         self.frozen: list[nn.Parameter] = []  # by the engine, until it ends
         self.user: Callable[[], Any] | None = None  # a weak reference to the engine or the optimizer that a script has
         with self.undone_on_error():
+            self._add_units(progress, scales_losses)
             self._begin(groups or [], directories, commits=resume is not None)
+
+    def _add_units(self, progress: bool, scales_losses: bool) -> None:
+        if self._loop.comms_logger["enabled"]:  # else as sluice.comm.configure() has set it
+            calls.configure(self._loop.comms_logger)
+        self.loop = WatchedLoop(self._loop, [unit.name for unit in self.units], self._groups[0], progress, self.only_computes)
+        self.dtype = DTYPES[self.loop.dtype.name]
+        self.gradient_dtype = DTYPES[self.loop.gradient_dtype.name]
+        self._units_of = {name: index for index, unit in reversed(list(enumerate(self.units))) for name, _ in unit.params}
+        if self.dtype == torch.float16 and not scales_losses:
+            raise ValueError("fp16 has a loss scale, which a loop of one's own does not apply: use bf16, or sluice.initialize")
+        for unit in self.units:
+            self.loop.add_unit(unit.name, unit.params, unit.inside)
+        check_apart(self.parameters)
+        self._places = {tensor: (tensor.device, tensor.dtype) for tensor in [*self.parameters.values(), *self._kept()]}
 
     def _kept(self) -> list[torch.Tensor]:
         """Buffers, and the parameters that stay with them in their modules."""
@@ -192,7 +191,7 @@ class OffloadedModel:
         ranks.share([*self.parameters.values(), *self._kept()])
         open_loops.begin(self._loop, directories)
         self.loop.initialize()
-        open_loops.add(self._loop, self.loop, has_ranks=self._groups[0] is not None, commits=commits)
+        open_loops.add(self._loop, self.loop, self._groups, commits=commits)
         if ranks.rank() == 0:
             for line in self.loop.notes:
                 warns = line.startswith("warning: ") or " has no effect in " in line
@@ -231,14 +230,16 @@ class OffloadedModel:
                     values = list(self._values_before())
             finally:
                 open_loops.end(self._loop, finishes=False)  # which empties the parameters
+                ranks.close(self._groups)  # also those of a loop that is not open yet
             self._set(values)
+            for parameter in self.parameters.values():  # the error may have come before their values moved
+                undescribe(parameter)
             raise
 
     def _set(self, values: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         for tensor, value in values:
             tensor.data = value
-            if value.numel() > 0:
-                undescribe(tensor)
+            undescribe(tensor)
 
     def _values_before(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Parameters and buffers, with their values where the constructor found them."""
@@ -260,6 +261,7 @@ class OffloadedModel:
             hooks.remove()
         for parameter in self.parameters.values():
             disown(parameter)
+        vars(self.model).pop("ds_external_parameters", None)  # with it a saved model could only be loaded beside this package
 
     def _facts(self, groups: list[dict[str, Any]]) -> dict[str, Any]:
         """What all ranks have in common beside the configuration, which the loop compares. ``groups``: a client's."""
@@ -293,6 +295,10 @@ class OffloadedModel:
                     f"parameter {name} came into the model after the engine, which does not train it: add, replace or resize layers before"
                 )
 
+    def unit_of(self, name: str) -> int:
+        """The index of the unit that owns a parameter."""
+        return self._units_of[name]
+
     def configured_groups(self) -> list[dict[str, Any]]:
         """The groups of the configuration, as those of an optimizer."""
         return [{**values, "params": [self.parameters[name] for name in names]} for names, values in self.loop.groups]
@@ -305,7 +311,10 @@ class OffloadedModel:
         return self._state_dicts.copies(None if names is None else set(names))
 
     def end_changes(self) -> None:
-        """Sets the parameters that were changed inside GatheredParameters, when the last one has ended. Every rank calls it."""
+        """Sets the parameters that were changed inside GatheredParameters, when the last one has ended. Every rank calls it.
+
+        Raises ValueError for a change that cannot be set: none of them is.
+        """
         if any(self.shown.values()):
             return
         changes, unchanged = self.changes, ranks.of_any(self.unchanged)
@@ -314,14 +323,7 @@ class OffloadedModel:
             if not self.only_computes:
                 master = self.loop.master(name)  # of a bf16 weight that was written to, and the rest: perhaps no number
                 self.loop.set_master(name, torch.where(master.isfinite(), master, self.loop.parameter(name).to(master)))
-        for name, (before, values) in changes.items():
-            changed = changed_elements(before, values).cpu()
-            if self.only_computes or not self.parameters[name].requires_grad:
-                self.loop.set_parameter(name, values)
-            elif changed.any():  # the other elements keep what their masters have beyond the data type that computes
-                master = self.loop.master(name)
-                master[changed] = values.cpu()[changed].to(master.dtype)
-                self.loop.set_master(name, master)
+        set_changes(self, changes)
 
     def report(self) -> Report:
         """Bytes moved and seconds waited since the start, and the plan as data."""
@@ -352,7 +354,6 @@ class OffloadedModel:
             self._set(values)
             for parameter in self.frozen:
                 parameter.requires_grad_(True)
-        ranks.close(self._groups)
 
     def give_way(self) -> None:
         """As :meth:`close`, where an engine that trains comes after one that only computes.

@@ -20,6 +20,7 @@ from .engine_module import engine_module
 log = logging.getLogger("sluice")
 
 _open: dict[Any, bool] = {}  # loops of the extension, in the order in which every rank makes them: whether they have several ranks
+_groups: dict[Any, ranks.Groups] = {}  # of open loops. A forked child keeps them: without their threads they cannot end
 _SECTIONS = ("offload_optimizer", "offload_param")
 
 
@@ -128,13 +129,14 @@ def begin(loop: Any, directories: Directories) -> None:
     directories.make()
 
 
-def add(loop: Any, user: object, *, has_ranks: bool, commits: bool) -> None:
-    """Ends the loop when its only ``user`` is gone. ``commits``: its steps are kept on a drive.
+def add(loop: Any, user: object, groups: ranks.Groups, *, commits: bool) -> None:
+    """Ends the loop when its only ``user`` is gone. ``groups``: closed at its end. ``commits``: its steps are kept on a drive.
 
     Ranks collect garbage at different moments, and a commit is a collective. So a loop of several ranks that commits stays
     until close() or the exit, and one that does not ends without waiting for its last updates.
     """
-    _open[loop] = has_ranks
+    has_ranks = groups[0] is not None
+    _open[loop], _groups[loop] = has_ranks, groups
     if not (has_ranks and commits):
         weakref.finalize(user, _end_unwatched, loop, finishes=not has_ranks).atexit = False
 
@@ -154,6 +156,7 @@ def end(loop: Any, finishes: bool = True) -> None:
                 loop.finish()
     finally:
         loop.close()
+        ranks.close(_groups.pop(loop, (None, None)))
         directories = _directories.pop(loop, None)
         if directories is not None:
             directories.remove(has_begun)
@@ -175,9 +178,12 @@ def _end_unwatched(loop: Any, finishes: bool = True) -> bool:
 def _end_all() -> None:
     """A script that ends has its last step committed, and no thread of a loop outlives Python.
 
-    A commit is of all ranks. One that has failed does not wait for the others, which may be in another call.
+    A commit is of all ranks. One that has failed does not wait for the others, which may be in another call; nor does it close
+    its groups.
     """
     has_failed = hasattr(sys, "last_value")  # the script's exception
+    if has_failed:
+        _groups.clear()
     for loop, has_ranks in list(_open.items()):
         has_failed = not _end_unwatched(loop, finishes=not (has_failed and has_ranks)) or has_failed
     ranks.end(has_failed)

@@ -304,6 +304,7 @@ class SluiceOptimizer(TierOptimizer):
     ) -> None:
         super().__init__(offloaded, client, groups)
         self._engine: Any = engine  # a weak one after destroy()
+        self._is_guest = engine._is_guest
         self.overflow = False
         self.parameter_offload = DeepSpeedZeRoOffload(offloaded.model)
 
@@ -337,12 +338,13 @@ class SluiceOptimizer(TierOptimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops the gradients of the step so far, unless they are another engine's. Right after a step() nothing."""
-        if not self._engine._is_guest:
+        if not self._is_guest:
             super().zero_grad(set_to_none)
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         if closure is not None:
             raise ValueError("a closure would run the forward again: call engine.backward() and engine.step() instead")
+        self._offloaded.loop.check_open()  # the engine may be gone
         self._engine.step()
 
     step.hooked = True  # type: ignore[attr-defined]  # else PyTorch has it run the hooks, at each micro-batch

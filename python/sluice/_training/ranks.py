@@ -49,6 +49,7 @@ class RankGroup:
         self.label = ""  # of the call in progress, from the extension: "the weights of unit ..."
         self.step_values: Sequence[Mapping[str, float]] = ()  # of the parameter groups, in the step that ends
         self._count = 0
+        self._is_waiting = False  # in a collective, or after one that has failed, which Gloo may not have ended
         self._number = next(_numbers)  # equal on all ranks: they make their engines in one order
 
     def all_gather(self, full: torch.Tensor) -> None:
@@ -86,18 +87,30 @@ class RankGroup:
             dist.barrier(group=self._group)
 
     def close(self) -> None:
-        """Gives the group's threads and connections back. After the last collective has ended well: it waits for others."""
+        """Gives the group's threads and connections back. After the last collective has ended well: it waits for others.
+
+        A second call does nothing.
+        """
+        if self._group is None:
+            return
         with contextlib.suppress(ValueError):  # the script has destroyed all groups before
             dist.destroy_process_group(self._group)
         self._group = None  # its threads end with the last reference
+
+    def close_idle(self) -> None:
+        """As :meth:`close`, unless the last collective has not ended well: closing might wait for other ranks."""
+        if not self._is_waiting:
+            self.close()
 
     @contextlib.contextmanager
     def _collective(self, kind: str, tensor: torch.Tensor | None) -> Iterator[None]:
         elements, size_bytes = (0, 0) if tensor is None else (tensor.numel(), tensor.nbytes)
         # Inside the wait: another rank may have ended for a difference that this one's watch is about to see.
         with waiting((self._number, self._count)), _explained(), calls.timed(kind, self.label, size_bytes):
+            self._is_waiting = True
             self._compare(kind, elements)
             yield
+            self._is_waiting = False
 
     def _compare(self, kind: str, elements: int) -> None:
         self._count += 1
@@ -118,6 +131,7 @@ class RankGroup:
             found = f"the ranks step with different values: {value}"
         if _peers is not None:
             _peers.difference = found  # the other thread of this rank may wait
+        self._is_waiting = False
         raise _Difference(found)
 
 
@@ -215,10 +229,10 @@ def end(has_failed: bool) -> None:
 
 
 def close(made: Groups) -> None:
-    """Closes what :func:`groups` made."""
+    """Closes what :func:`groups` made, except after a collective that has not ended well."""
     for group in made:
         if group is not None:
-            group.close()
+            group.close_idle()
 
 
 def set_doing(what: str) -> None:

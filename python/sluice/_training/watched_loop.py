@@ -21,7 +21,8 @@ _SECONDS_BETWEEN = 0.2
 _BAR_WIDTH = 24
 # Calls that all ranks make, beside those of the passes.
 _WHOLE_TENSORS = {f"{what}{name}" for what in ("", "set_") for name in ("parameter", "master", "moment", "gradient")}
-_OF_ALL_RANKS = _WHOLE_TENSORS | {"initialize", "finish", "save_checkpoint", "load_checkpoint"}
+_BETWEEN_PASSES = _WHOLE_TENSORS | {"save_checkpoint", "load_checkpoint"}
+_OF_ALL_RANKS = _BETWEEN_PASSES | {"initialize", "finish"}
 
 
 class StepBar:
@@ -102,7 +103,7 @@ class WatchedLoop(Loop):
         self._recover: Callable[[], Callable[[], None] | None] = lambda: None
 
     def recover_by(self, recover: weakref.WeakMethod[Callable[[], None]]) -> None:
-        """``recover`` cleans up after a backward that has failed. Called before a parameter is read or set."""
+        """``recover`` cleans up after a pass that has failed. Called before a parameter is read or set, and before checkpoints."""
         self._recover = recover
 
     @property
@@ -130,7 +131,7 @@ class WatchedLoop(Loop):
             return functools.partial(self._with_all_ranks, name, found) if name in _OF_ALL_RANKS else found
 
     def _with_all_ranks(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
-        if name in _WHOLE_TENSORS and (recover := self._recover()) is not None:
+        if name in _BETWEEN_PASSES and (recover := self._recover()) is not None:
             recover()
         self._note(name)
         with ranks.inside():

@@ -186,6 +186,49 @@ def test_train_batch_takes_a_step_from_an_iterator() -> None:
     engine.destroy()
 
 
+@pytest.mark.parametrize("end", ["iterator", "loss"])
+def test_train_batch_begins_anew_after_an_exception_within_a_step(end: str, caplog: pytest.LogCaptureFixture) -> None:
+    def loss_or_none(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        assert targets.any()
+        return loss_of(logits, targets)
+
+    keys = config(gradient_accumulation_steps=3)
+    plain, engine = engine_of(make(), keys), engine_of(make(), keys)
+    bad = [] if end == "iterator" else [(batch(9)[0], torch.zeros_like(batch(9)[1]))]
+    with pytest.raises(StopIteration if end == "iterator" else AssertionError):
+        engine.train_batch(iter([batch(7), batch(8), *bad]), loss_or_none)
+    assert "the gradients of this step so far are dropped" in caplog.text
+    for begin in (0, 3):
+        data = [batch(number) for number in range(begin, begin + 3)]
+        assert engine.train_batch(iter(data), loss_of) == plain.train_batch(iter(data), loss_of)
+        assert engine.get_global_grad_norm() == plain.get_global_grad_norm()
+    assert engine.global_steps == 2
+    plain.destroy()
+    engine.destroy()
+
+
+def test_train_batch_is_refused_inside_a_step() -> None:
+    engine = engine_of(make(), config(gradient_accumulation_steps=3))
+    data = [batch(number) for number in range(3)]
+    for number in range(3):
+        if number > 0:
+            with pytest.raises(ValueError, match=rf"one has begun, with {number} of 3 micro-batches: end it with backward\(\) and step\(\)"):
+                engine.train_batch(iter(data), loss_of)
+        engine.backward(loss_of(engine(data[number][0]), data[number][1]))
+        engine.step()
+    engine.train_batch(iter(data), loss_of)
+    engine.set_lr(-1.0)
+    with pytest.raises(ValueError, match="learning_rate"):
+        engine.train_batch(iter(data), loss_of)
+    engine.set_lr(1e-3)
+    with pytest.raises(ValueError, match=r"or with step\(\) alone where step\(\) has raised an error"):
+        engine.train_batch(iter(data), loss_of)
+    engine.step()
+    engine.train_batch(iter(data), loss_of)
+    assert engine.global_steps == 4
+    engine.destroy()
+
+
 def test_saved_weights_are_those_of_the_model(tmp_path: Path) -> None:
     engine = engine_of(make())
     train(engine, range(2))

@@ -172,3 +172,26 @@ def test_copies_of_a_model_under_an_engine_are_refused(copied: Any) -> None:
         copied(engine.module)
     engine.destroy()
     copied(engine.module)
+
+
+def marks_of(model: torch.nn.Module) -> list[tuple[str, set[str]]]:
+    """Attributes of modules and parameters, by their places."""
+    named = [*model.named_modules(), *model.named_parameters()]
+    return [(name, set(vars(each))) for name, each in named]
+
+
+@pytest.mark.parametrize("end", ["destroyed", "does not fit", "no scheduler"])
+def test_a_model_keeps_no_marks_of_an_engine(end: str) -> None:
+    model = make()
+    before = marks_of(model)
+    if end == "destroyed":
+        engine = engine_of(model)
+        train(engine, range(1))
+        engine.destroy()
+    elif end == "does not fit":
+        with pytest.raises(sluice.DoesNotFit):
+            engine_of(model, config(sluice={"device": "host", "host_bytes": "1KiB"}))
+    else:
+        with pytest.raises(ZeroDivisionError):
+            engine_of(model, lr_scheduler=no_scheduler)
+    assert marks_of(model) == before

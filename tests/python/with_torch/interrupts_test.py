@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -166,3 +167,60 @@ def test_a_forked_child_ends_and_leaves_its_parents_engine_alone(what: str) -> N
     assert result.returncode == 0, result.stderr
     assert "parent: step 1" in result.stdout
     assert ("child: a forked child has none of the engine's threads" in result.stdout) == (what == "use")
+
+
+READS: dict[str, Callable[[nn.Module, Any, Path], Any]] = {
+    "weights": lambda model, _, __: model.state_dict(),
+    "master": lambda model, _, __: sluice.utils.safe_get_full_fp32_param(model.norm.weight),
+    "save": lambda _, optimizer, place: optimizer.save_checkpoint(place / "other"),
+    "load": lambda _, optimizer, place: optimizer.load_checkpoint(place / "saved"),
+    "zero_grad": lambda _, optimizer, __: optimizer.zero_grad(),
+    "step": lambda _, optimizer, __: optimizer.step(),
+}
+
+
+@pytest.mark.parametrize("model", [Tied, UsesOther])
+@pytest.mark.parametrize("what", READS)
+def test_an_interrupt_in_a_forward_of_ones_own_leaves_its_units(what: str, model: type[nn.Module], tmp_path: Path) -> None:
+    trained = make(model)
+    optimizer = sluice.offload(trained, config())
+
+    def train_on(steps: range) -> list[float]:
+        losses = []
+        for step in steps:
+            loss = loss_of(trained(batch(step)[0]), batch(step)[1])
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    train_on(range(2))
+    optimizer.save_checkpoint(tmp_path / "saved")
+    weights = trained.state_dict()
+
+    def interrupt(*_: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    if what == "step":  # with the gradients of a whole micro-batch
+        loss_of(trained(batch(2)[0]), batch(2)[1]).backward()
+    hook = trained.blocks[1].register_forward_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        trained(batch(9)[0])
+    hook.remove()
+    READS[what](trained, optimizer, tmp_path)
+    if what != "step":
+        assert all(torch.equal(value, weights[name]) for name, value in trained.state_dict().items())
+    train_on(range(3, 5))
+    assert optimizer.steps == (5 if what == "step" else 4)
+    optimizer.close()
+
+
+def test_weights_are_not_read_inside_a_forward() -> None:
+    model = make()
+    optimizer = sluice.offload(model, config())
+    hook = model.blocks[1].register_forward_hook(lambda *_: sluice.utils.safe_get_full_fp32_param(model.blocks[1].norm.weight))
+    with pytest.raises(ValueError, match="inside a unit's forward or backward"):
+        model(batch(0)[0])
+    hook.remove()
+    model(batch(0)[0])
+    optimizer.close()

@@ -162,7 +162,7 @@ def test_a_sequence_may_end_with_its_loss() -> None:
         engine.train_batch(stream(), by_layer=True)
     engine.backward(engine(batch(3)[0]))
     engine.step()
-    with pytest.raises(ValueError, match="this one has begun"):
+    with pytest.raises(ValueError, match="one has begun, with 1 of 3"):
         engine.train_batch(batches, by_layer=True)
     engine.destroy()
 
@@ -189,3 +189,28 @@ def test_a_plan_says_what_micro_batches_cost() -> None:
     (line,) = [choice for choice in engine.report()["choices"] if "micro-batches" in choice]
     assert "by_layer" not in line
     engine.destroy()
+
+
+class InPlace(nn.Sequential):
+    """Layers that change their input, with and without parameters."""
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.full((WIDTH,), 0.5))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.add_(self.scale).relu_()
+
+    def __init__(self) -> None:
+        super().__init__(nn.Embedding(VOCAB, WIDTH), nn.ReLU(inplace=True), Block(WIDTH), self.Scaled(), nn.Linear(WIDTH, VOCAB))
+
+
+def test_a_layer_may_change_its_input_in_place() -> None:
+    losses = []
+    for by_layer in (False, True):
+        engine = engine_of(make(InPlace), config(gradient_accumulation_steps=PARTS))
+        data = stream()
+        losses.append([float(engine.train_batch(data, loss_fn=loss_of, by_layer=by_layer)) for _ in range(4)])
+        engine.destroy()
+    assert losses[0] == losses[1]

@@ -117,6 +117,55 @@ def test_engines_and_plans_leave_no_connections_and_threads(tmp_path: Path) -> N
         assert all(after < before + 4 for before, after in zip(counts[1], counts[2], strict=True))  # a group has more
 
 
+LEFT = """
+import gc, json, os, sys
+sys.path.insert(0, sys.argv[1])
+from small_models import batch, config, engine_of, loss_of, make, train
+import sluice
+
+def dropped():
+    train(engine_of(make(blocks=1)), range(1))
+
+def dropped_between_passes():
+    engine = engine_of(make(blocks=1))
+    ids, targets = batch(0)
+    engine.backward(loss_of(engine(ids), targets))
+
+def no_scheduler():
+    engine_of(make(blocks=1), lr_scheduler=lambda optimizer: 1 / 0)
+
+def does_not_fit():
+    engine_of(make(blocks=1), config(sluice={"device": "host", "host_bytes": "1KiB"}))
+
+def no_plan_fits():
+    sluice.plan(make(blocks=1), config(sluice={"device": "host", "host_bytes": "1KiB"}))
+
+def another_model():
+    engine_of(make(blocks=1 + int(os.environ["RANK"])))
+
+def no_loss_scale():
+    sluice.offload(make(blocks=1), config(fp16={"enabled": True}))
+
+counts = {}
+for how in (dropped, dropped_between_passes, no_scheduler, does_not_fit, no_plan_fits, another_model, no_loss_scale):
+    counts[how.__name__] = []
+    for number in range(3):
+        try:
+            how()
+        except (ZeroDivisionError, ValueError, sluice.Error):
+            pass
+        gc.collect()
+        counts[how.__name__].append([len(os.listdir("/proc/self/" + name)) for name in ("fd", "task")])
+open(os.path.join(sys.argv[2], os.environ["RANK"]), "w").write(json.dumps(counts))
+"""
+
+
+def test_engines_that_are_dropped_or_cannot_be_made_leave_no_connections_and_threads(tmp_path: Path) -> None:
+    for counts in run_text(LEFT, tmp_path):
+        for how, (_, before, after) in counts.items():
+            assert all(late < early + 4 for early, late in zip(before, after, strict=True)), (how, before, after)
+
+
 # A default group that sends no values in host memory, as one of NCCL: here one that sends nothing.
 ANOTHER_GROUP = """
 import os, sys

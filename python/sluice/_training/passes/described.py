@@ -35,6 +35,8 @@ def _describe_share(parameter: torch.Tensor) -> None:
 
 
 def undescribe(parameter: torch.Tensor) -> None:
-    """For a parameter that has its values again: it is an ordinary one."""
+    """A parameter that has its values again is an ordinary one. Nothing for one that is still empty."""
+    if parameter.numel() == 0:
+        return
     for name in _NAMES:
         vars(parameter).pop(name, None)

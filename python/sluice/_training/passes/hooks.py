@@ -16,34 +16,23 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import sys
 import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
-from torch._C._functorch import TransformType
 from torch._compile import _disable_dynamo
-from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
 
 from ..units import Unit
 from ..watched_loop import WatchedLoop
 from .inputs import Inputs, swapped, tensors_in, with_bases
+from .transforms import refuse_in_graph, refuse_transforms
 from .watched import unwatch, watch
 from .writes import Writes, refuse, rescaled_tables
 
 log = logging.getLogger("sluice")
-
-def _refuse_transforms() -> None:
-    """Raises ValueError inside torch.func's transforms that differentiate: weights are gone when these look at them again."""
-    if torch._C._functorch.maybe_current_level() is None:
-        return
-    for transform in retrieve_all_functorch_interpreters():
-        if transform.key() in (TransformType.Grad, TransformType.Jvp):
-            raise ValueError(
-                "torch.func.grad, vjp, jvp, jacrev, jacfwd and hessian are not possible with a model over memory tiers, whose "
-                "weights come and go: torch.autograd.grad and torch.autograd.functional.jacobian are"
-            )
 
 
 def _accumulates(parameter: torch.Tensor) -> bool:
@@ -73,11 +62,12 @@ class _Call:
 class _State:
     """A unit in the passes."""
 
-    __slots__ = ("entered", "index", "is_borrowed", "is_held", "name", "open_calls", "writes", "writes_before")
+    __slots__ = ("entered", "index", "is_borrowed", "is_held", "name", "open_calls", "parameters", "writes", "writes_before")
 
-    def __init__(self, index: int, unit: Unit, writes: Writes) -> None:
+    def __init__(self, index: int, unit: Unit, writes: Writes, only_computes: bool) -> None:
         self.index = index
         self.name = unit.name
+        self.parameters = [] if only_computes else [parameter for _, parameter in unit.params]
         self.writes = writes
         self.writes_before: list[int] = []  # in the backward that is open
         self.entered: list[_Call | None] = []  # forwards in progress; None: inside the unit's own backward
@@ -96,20 +86,21 @@ class Hooks:
         self, model: nn.Module, units: list[Unit], loop: WatchedLoop, only_computes: bool = False, keeps: object = None
     ) -> None:
         self.model, self.loop = model, loop
+        self._modules = {model, *(unit.module for unit in units)}
         self._keeps = keeps
         self._open: list[_Call] = []  # calls whose backward has begun, in order
         self._in_backward = False
         rescaled = rescaled_tables(model)
         self._states = [
-            _State(index, unit, Writes(unit.name, unit.params, rescaled, loop.is_weight)) for index, unit in enumerate(units)
+            _State(index, unit, Writes(unit.name, unit.params, rescaled, loop.is_weight), only_computes)
+            for index, unit in enumerate(units)
         ]
         self._handles: list[Any] = []
         self._depth = 0  # of the model's own forward
         self._borrowed: list[_Call] = []  # units that another module's forward uses, in this forward
         self._watched: list[nn.Module] = []
         self._is_changing = False  # units are entered or left; stays True where an exception ends that
-        parameters = [] if only_computes else [parameter for unit in units for _, parameter in unit.params]
-        self._trained = [parameter for parameter in parameters if parameter.requires_grad]
+        self._trained = [parameter for state in self._states for parameter in state.parameters if parameter.requires_grad]
         self._by_layers = False  # a step goes layer by layer: its backwards are those of one micro-batch
         for unit, state in zip(units, self._states):
             before = functools.partial(self._before_forward, state)
@@ -123,7 +114,7 @@ class Hooks:
         self._handles.append(model.register_forward_pre_hook(self._before_model, prepend=True))
         self._handles.append(model.register_forward_hook(self._after_model, always_call=True))
         model.zero_grad = self._zero_grad  # type: ignore[method-assign]
-        loop.recover_by(weakref.WeakMethod(self.recover))
+        loop.recover_by(weakref.WeakMethod(self.recover_between_passes))
 
     def remove(self) -> None:
         self.model.__dict__.pop("zero_grad", None)
@@ -143,7 +134,7 @@ class Hooks:
         return self._depth > 0
 
     def _before_model(self, module: nn.Module, args: Any) -> None:
-        _refuse_transforms()
+        refuse_transforms()
         self.recover()
         if not self._in_backward:
             self.leave_forwards()  # of a call that an exception ended
@@ -186,12 +177,14 @@ class Hooks:
     # torch.compile of a unit's module traces its hooks too, and these are not to be traced.
     @_disable_dynamo
     def _before_forward(self, state: _State, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        _refuse_transforms()
+        refuse_transforms()
         self.recover()
         if state.open_calls > 0:  # activations are computed again, inside the unit's backward
             state.entered.append(None)
             return None
         graded = torch.is_grad_enabled()
+        if graded:
+            refuse_in_graph(state.name, state.parameters, args, kwargs)
         self._is_changing = True
         call = _Call(state, self.loop.weights_version)
         if call.has_entered:
@@ -210,6 +203,7 @@ class Hooks:
             return None
         call = state.entered[-1]
         replaced = swapped(output, self._own_weight)
+        kept = None if isinstance(replaced, torch.Tensor) else self._kept_weight(state, replaced)
         if call is not None and call.inputs is not None:
             inputs, call.inputs = call.inputs, None
             replaced, made = inputs.finish(args, kwargs, replaced)
@@ -222,12 +216,21 @@ class Hooks:
             lost = None if state.is_borrowed else state.writes.lost_in_forward(call.writes_before)  # else when it is given back
             self.loop.leave(state.index)
         self._is_changing = False
-        refuse(lost)
+        refuse(lost or kept)
         return replaced if replaced is not output else None
 
     def _own_weight(self, tensor: torch.Tensor) -> torch.Tensor:
         """An output that is a view of a weight, as of a table of positions, in memory of its own."""
         return tensor.clone() if self.loop.is_weight(tensor) else tensor
+
+    def _kept_weight(self, state: _State, output: Any) -> str | None:
+        """Why an output that is an object, as a dataclass, cannot be: its view of a weight would be lost with the weight."""
+        if not any(self.loop.is_weight(each) for each in tensors_in(output) if not isinstance(each, nn.Parameter)):
+            return None
+        return (
+            f"{state.name} returns a view of a weight inside a {type(output).__name__}, and the weight goes when its forward ends: put "
+            "a copy into it, by clone(), or return a tensor, tuple, list or dict"
+        )
 
     # Layer by layer
 
@@ -328,6 +331,22 @@ class Hooks:
         if self._in_backward and torch._C._current_graph_task_id() == -1:
             self.drop_failed()
 
+    def recover_between_passes(self) -> None:
+        """As :meth:`recover`, and leaves the units of a forward that an exception ended. Nothing inside a forward."""
+        self.recover()
+        is_left_open = self._is_changing or self._depth > 0 or any(state.entered for state in self._states)
+        if is_left_open and not self._in_backward and not self._is_called():
+            self.leave_forwards()
+
+    def _is_called(self) -> bool:
+        """Whether this thread is inside a call of the model or of a unit."""
+        frame: Any = sys._getframe()
+        while frame is not None:
+            if frame.f_code is nn.Module._wrapped_call_impl.__code__ and frame.f_locals["self"] in self._modules:
+                return True
+            frame = frame.f_back
+        return False
+
     def drop_failed(self) -> None:
         """After a backward that ended with an exception."""
         log.warning("a backward has failed: the gradients of this step so far are dropped")
@@ -335,7 +354,7 @@ class Hooks:
 
     def drop_gradients(self) -> None:
         """Drops the gradients of the step so far. Nothing where no backward has come since step() counted a micro-batch."""
-        self.recover()
+        self.recover_between_passes()
         self.loop.drop_gradients()
 
     def _zero_grad(self, set_to_none: bool = True) -> None:

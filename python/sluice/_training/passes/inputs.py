@@ -36,26 +36,44 @@ def tensors_in(value: Any, in_objects: bool = True, depth: int = _DEPTH) -> Iter
         yield from tensors_in(part, in_objects, depth - 1)
 
 
-def swapped(value: Any, swap: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """``value`` with other tensors. Lists and dicts stay the objects that they are; tuples and their like are made anew."""
+def swapped(value: Any, swap: Callable[[torch.Tensor], torch.Tensor], around: frozenset[int] = frozenset()) -> Any:
+    """``value`` with other tensors. Lists and dicts stay the objects that they are; tuples and their like are made anew.
+
+    ``around``: the lists and dicts that ``value`` is in, by ``id``: one may contain itself.
+    """
     if isinstance(value, torch.Tensor):
         return swap(value)
     if isinstance(value, _CHANGEABLE):
+        if id(value) in around:
+            return value
+        around = around | {id(value)}
         for key, part in list(value.items() if isinstance(value, dict) else enumerate(value)):
-            new = swapped(part, swap)
+            new = swapped(part, swap, around)
             if new is not part:
                 value[key] = new
         return value
     if isinstance(value, _WITHOUT_TENSORS):
         return value
     if type(value) is tuple:
-        new_tuple = tuple(swapped(part, swap) for part in value)
+        new_tuple = tuple(swapped(part, swap, around) for part in value)
         return value if all(new is part for new, part in zip(new_tuple, value)) else new_tuple
     parts, spec = tree_flatten(value, is_leaf=lambda part: part is not value)
     if len(parts) == 1 and parts[0] is value:
         return value
-    new_parts = [swapped(part, swap) for part in parts]
+    new_parts = [swapped(part, swap, around) for part in parts]
     return value if all(new is part for new, part in zip(new_parts, parts)) else tree_unflatten(new_parts, spec)
+
+
+def _swappable(value: Any) -> list[torch.Tensor]:
+    """The tensors that :func:`swapped` finds."""
+    found: list[torch.Tensor] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor)
+        return tensor
+
+    swapped(value, note)
+    return found
 
 
 def with_bases(tensors: Iterable[torch.Tensor], older: Mapping[int, Any] = {}) -> Iterator[torch.Tensor]:
@@ -127,8 +145,8 @@ class Inputs:
     def mark(self, args: Any, kwargs: Any, close: Callable[[], None]) -> Any:
         """The arguments with stand-ins; None without an input that needs a gradient. ``close``: called in backward, after
         the gradients of all these inputs."""
-        leaves = args if _are_tensors(args, kwargs) else tree_flatten((args, kwargs))[0]
-        inputs = {id(leaf): leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad}
+        leaves: list[torch.Tensor] = list(args) if _are_tensors(args, kwargs) else _swappable((args, kwargs))
+        inputs = {id(leaf): leaf for leaf in leaves if leaf.requires_grad}
         if not inputs:
             return None
         bases = {id(tensor if tensor._base is None else tensor._base) for tensor in inputs.values()}

@@ -97,6 +97,18 @@ class Layers:
 _Ends = tuple[list[torch.Tensor], "list[torch.Tensor | None]"]
 
 
+class _Through(torch.autograd.Function):
+    """A layer's input, which the layer may change in place as it may not a leaf. Memory and version are those of the leaf."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor) -> torch.Tensor:
+        return leaf.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return gradient
+
+
 class _Cut:
     """A value between two layers, whose graphs are apart: ``value`` is what the later layer takes."""
 
@@ -105,8 +117,9 @@ class _Cut:
         self._pairs = []
         for index, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
-                leaves[index] = leaf.detach().requires_grad_()
-                self._pairs.append((leaf, leaves[index]))
+                begin = leaf.detach().requires_grad_()
+                leaves[index] = _Through.apply(begin)
+                self._pairs.append((leaf, begin))
         self.value = tree_unflatten(leaves, spec)
 
     def ends(self) -> _Ends:

@@ -130,3 +130,34 @@ def test_a_destroyed_engine_gives_the_model_back() -> None:
     other.load_state_dict(values)
     ids, _ = batch(0)
     assert torch.equal(model(ids), other(ids))  # an ordinary model again
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_step_whose_hook_raises_may_be_ended_again(error: type[BaseException]) -> None:
+    keys = config(gradient_accumulation_steps=2)
+    plain = engine_of(make(blocks=1), keys)
+    expected = train(plain, range(3))
+    engine = engine_of(make(blocks=1), keys)
+    losses = train(engine, range(1))
+
+    def raise_once(*_: Any) -> None:
+        hook.remove()
+        raise error("not now")
+
+    hook = engine.optimizer.register_step_pre_hook(raise_once)
+    for part in range(2):
+        ids, targets = batch(100 + part)
+        loss = loss_of(engine(ids), targets)
+        engine.backward(loss)
+        losses.append(loss.item())
+        if part == 0:
+            engine.step()
+    with pytest.raises(error, match="not now"):
+        engine.step()
+    assert (engine.global_steps, engine.micro_steps, engine.is_gradient_accumulation_boundary()) == (1, 3, True)
+    engine.step()
+    assert (engine.global_steps, engine.micro_steps, engine.is_gradient_accumulation_boundary()) == (2, 4, False)
+    assert losses + train(engine, range(2, 3)) == expected
+    assert engine.get_global_grad_norm() == plain.get_global_grad_norm()
+    plain.destroy()
+    engine.destroy()

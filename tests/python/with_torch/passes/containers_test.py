@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 import torch
 from small_models import Block, Tied, WIDTH, batch, both, differences, engine_of, make
 from torch import nn
+
+import sluice
 
 
 class Filling(Tied):
@@ -130,4 +133,45 @@ def test_a_list_has_the_callers_tensors_after_a_failure_too() -> None:
     engine = engine_of(make(Failing))
     with pytest.raises(OSError, match="cache is full"):
         engine(batch(0)[0])
+    engine.destroy()
+
+
+class FillsDict(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, state: dict[str, Any]) -> dict[str, Any]:
+        state["x"] = torch.tanh(self.linear(state["x"]))
+        return state
+
+
+class Circular(nn.Module):
+    """Units pass on a dict that contains itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([FillsDict(), FillsDict()])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        state: dict[str, Any] = {"x": x, "list": []}
+        state["self"] = state
+        state["list"].append(state)
+        for block in self.blocks:
+            state = block(state)
+        return state["x"]
+
+
+def test_a_dict_may_contain_itself() -> None:
+    torch.manual_seed(0)
+    model = Circular()
+    plain = copy.deepcopy(model)
+    engine = engine_of(model)
+    x = torch.randn(2, 8)
+    loss, expected = (each(x).square().mean() for each in (engine, plain))
+    torch.testing.assert_close(loss, expected)
+    expected.backward()
+    engine.backward(loss)
+    gradient = sluice.utils.safe_get_full_grad(model.blocks[0].linear.weight)
+    torch.testing.assert_close(gradient, plain.blocks[0].linear.weight.grad)
     engine.destroy()

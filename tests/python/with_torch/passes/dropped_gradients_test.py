@@ -10,6 +10,7 @@ import pytest
 import torch
 from small_models import config, engine_of
 from torch import nn
+from torch.autograd import forward_ad
 
 import sluice
 
@@ -56,12 +57,69 @@ def test_a_transform_that_differentiates_is_refused_and_changes_nothing(transfor
     optimizer = sluice.offload(model, config())
     with pytest.raises(ValueError, match=r"torch\.autograd\.grad"):
         transform(lambda x: model(x).sum())(data(0))
-    torch.testing.assert_close(torch.func.vmap(model)(data(1)), plain(data(1)))
+    with torch.no_grad():
+        torch.testing.assert_close(torch.func.vmap(model)(data(1)), plain(data(1)))
     for each, steps in ((model, optimizer), (plain, plain_optimizer)):
         each(data(2)).square().sum().backward()
         steps.step()
     assert_equal_weights(model, plain)
     optimizer.close()
+
+
+class PartlyMapped(nn.Module):
+    """vmap over the second of two units, where either may be frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.func.vmap(lambda row: self.layers[1](row))(self.layers[0](x).tanh())
+
+
+@pytest.mark.parametrize("frozen", [None, 0, 1])
+def test_a_unit_inside_vmap_is_refused_where_gradients_would_pass_it(frozen: int | None) -> None:
+    torch.manual_seed(0)
+    model = PartlyMapped()
+    if frozen is not None:
+        model.layers[frozen].requires_grad_(False)
+    plain, _ = plain_of(model)
+    engine = engine_of(model)
+    with pytest.raises(ValueError, match=r"torch\.func\.vmap over layers\.1 .* whole batch in place of vmap, or inside torch\.no_grad\(\)"):
+        engine(data(0))
+    with torch.no_grad():
+        torch.testing.assert_close(engine(data(0)), plain(data(0)))
+    engine.backward(model.layers[1](model.layers[0](data(0))).sum())  # it goes on
+    engine.step()
+    engine.destroy()
+
+
+def test_a_frozen_unit_inside_vmap_works_where_no_gradient_passes_it() -> None:
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"frozen": nn.Linear(8, 8).requires_grad_(False), "trained": nn.Linear(8, 8)})
+    plain, _ = plain_of(model)
+    engine = engine_of(model)
+    for each in (model, plain):
+        each["trained"](torch.func.vmap(each["frozen"])(data(0))).sum().backward()
+    gradient = sluice.utils.safe_get_full_grad(model["trained"].weight)
+    torch.testing.assert_close(gradient, plain["trained"].weight.grad)
+    engine.destroy()
+
+
+def test_forward_mode_differentiation_is_refused_with_gradients() -> None:
+    model = mlp()
+    plain, _ = plain_of(model)
+    engine = engine_of(model)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(data(0), data(1))
+        with pytest.raises(ValueError, match=r"dual_level.* inside torch\.no_grad\(\).* torch\.autograd\.functional\.jacobian"):
+            engine(dual)
+        with torch.no_grad():
+            tangent, expected = (forward_ad.unpack_dual(each(dual)).tangent for each in (engine, plain))
+        torch.testing.assert_close(tangent, expected)
+        engine.backward(engine(data(2)).sum())
+    engine.step()
+    engine.destroy()
 
 
 Start = Callable[[nn.Module], Any]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import Any
 
 import pytest
@@ -130,4 +131,42 @@ def test_a_frozen_adapter_may_be_switched_on_where_no_graph_is_recorded() -> Non
         engine(torch.randn(2, WIDTH))
     model[1].requires_grad_(False)
     engine(torch.randn(2, WIDTH))
+    engine.destroy()
+
+
+@dataclasses.dataclass
+class Held:
+    table: torch.Tensor
+
+
+class HeldPositions(Positions):
+    copies = False
+
+    def forward(self, x: torch.Tensor) -> Any:
+        table = super().forward(x)
+        return Held(table.clone() if self.copies else table)
+
+
+class PlacedInObject(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.positions, self.head = nn.Embedding(100, WIDTH), HeldPositions("alone"), nn.Linear(WIDTH, 100)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(ids)
+        return self.head(x + self.positions(x).table)
+
+
+def test_a_view_of_a_weight_inside_an_object_is_refused() -> None:
+    model = make(PlacedInObject)
+    plain = copy.deepcopy(model)
+    engine = engine_of(model)
+    ids, targets = torch.randint(100, (2, 9)), torch.randint(100, (2, 9))
+    with pytest.raises(ValueError, match=r"positions returns a view of a weight inside a Held, .* clone\(\)"):
+        engine(ids)
+    model.positions.copies = True
+    loss = loss_of(engine(ids), targets)
+    torch.testing.assert_close(loss, loss_of(plain(ids), targets))
+    engine.backward(loss)
+    engine.step()
     engine.destroy()

@@ -238,3 +238,18 @@ def test_requires_grad_that_changed_since_costs_no_value(trains: bool) -> None:
     model.requires_grad_(trains)
     engine.destroy()
     assert master is not None and torch.equal(model.position, master) and model.norm.weight.numel() > 0
+
+
+def test_steps_after_the_end_say_only_that(caplog: pytest.LogCaptureFixture) -> None:
+    model = make(blocks=1)
+    client = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    engine = engine_of(model, optimizer=client)
+    train(engine, range(1))
+    engine.destroy()
+    with pytest.raises(ValueError, match="the engine was destroyed"):
+        engine.step()
+    assert "has no backward before it" not in caplog.text
+    del engine
+    client.zero_grad()
+    with pytest.raises(ValueError, match="the engine was destroyed"):
+        client.step()

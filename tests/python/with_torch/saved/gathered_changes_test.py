@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from ranks_test import run_text
-from small_models import config, engine_of
+from small_models import MEMORY_OF_ITS_OWN, config, engine_of, make, train
 from torch import nn
 
 from sluice import utils, zero
@@ -205,3 +205,81 @@ def test_a_change_after_the_last_step_is_there_after_a_resume(tier: str, durabil
     assert engine.global_steps == 3
     assert torch.equal(utils.safe_get_full_fp32_param(weight), expected)
     engine.destroy()
+
+
+@pytest.mark.parametrize("keys", [{"device": "host"}, MEMORY_OF_ITS_OWN], ids=["in_place", "memory_of_its_own"])
+@pytest.mark.parametrize("precision", [{}, {"bf16": {"enabled": True}}], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("wrong", ["not all finite", r"of shape \[64\] was given one of \[2, 64\]"])
+def test_of_changes_that_cannot_be_set_none_is(wrong: str, precision: dict[str, Any], keys: dict[str, Any]) -> None:
+    model = make()
+    model.blocks[2].requires_grad_(False)
+    engine = engine_of(model, config(sluice=keys, **precision))
+    train(engine, range(2))
+    given = [model.blocks[0].norm.bias, model.norm.bias, model.blocks[1].norm.bias, model.blocks[2].norm.bias]
+    weights = engine.module_state_dict()
+    masters = [utils.safe_get_full_fp32_param(parameter) for parameter in given[:3]]
+    with pytest.raises(ValueError, match=f"parameter norm.bias .*{wrong}.* inside GatheredParameters"):
+        with zero.GatheredParameters(given, modifier_rank=0), torch.no_grad():
+            for parameter in given:
+                parameter.fill_(3)
+            if "finite" in wrong:
+                model.norm.bias[1] = torch.nan
+            else:
+                model.norm.bias.data = torch.ones(2, 64, dtype=model.norm.bias.dtype)
+    assert all(torch.equal(value, weights[name]) for name, value in engine.module_state_dict().items())
+    for parameter, master in zip(given, masters):
+        assert torch.equal(utils.safe_get_full_fp32_param(parameter), master)
+    with zero.GatheredParameters(given):
+        assert torch.equal(model.norm.bias, weights["norm.bias"])
+    train(engine, range(2, 3))
+    assert engine.was_step_applied()
+    engine.destroy()
+
+
+def test_an_inner_contexts_value_that_an_outer_one_mends_is_kept() -> None:
+    engine, weight = bf16_engine()
+    expected = utils.safe_get_full_fp32_param(weight)
+    expected[:3] = 1
+    with zero.GatheredParameters(weight, modifier_rank=0), torch.no_grad():
+        with zero.GatheredParameters(weight, modifier_rank=0):
+            weight[:3] = torch.nan
+        weight[:3] = 1
+    assert torch.equal(utils.safe_get_full_fp32_param(weight), expected)
+    engine.destroy()
+
+
+REFUSED_ON_ALL_RANKS = """
+import json, os, sys
+sys.path.insert(0, sys.argv[1])
+import torch
+from small_models import config, engine_of, make, train
+from sluice import utils, zero
+rank, found = int(os.environ["RANK"]), []
+for stage, wrong in ((1, "values"), (3, "values"), (3, "shape")):
+    engine = engine_of(make(blocks=1), config("device", zero_optimization={"stage": stage}))
+    train(engine, range(1))
+    before = engine.module_state_dict()
+    given = [engine.module.norm.bias, engine.module.blocks[0].norm.bias]
+    try:
+        with zero.GatheredParameters(given, modifier_rank=0), torch.no_grad():
+            if rank == 0:
+                given[0].fill_(1)
+                if wrong == "values":
+                    given[1].fill_(torch.nan)
+                else:
+                    given[1].data = torch.ones(3)
+    except ValueError as error:
+        found.append(str(error))
+    after = engine.module_state_dict()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    train(engine, range(1, 2))
+    found.append(utils.safe_get_full_fp32_param(given[0]).sum().item())
+    engine.destroy()
+open(os.path.join(sys.argv[2], str(rank)), "w").write(json.dumps(found))
+"""
+
+
+def test_a_change_that_cannot_be_set_is_an_error_on_all_ranks(tmp_path: Path) -> None:
+    first, second = run_text(REFUSED_ON_ALL_RANKS, tmp_path)
+    assert len(first) == 6
+    assert first == second
