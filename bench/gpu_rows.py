@@ -82,6 +82,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--drive", type=folder_on_drive, metavar="DIR", help="on the drive to use (OUT)")
     host_help = "budget of row 4 (what is available, less 8 GiB)"
     parser.add_argument("--host-bytes", type=parse_size, metavar="SIZE", help=host_help)
+    cases_help = "of rows 3 and 10 only cases with TEXT in their names; may be given again"
+    parser.add_argument("--cases", action="append", default=[], metavar="TEXT", help=cases_help)
     parser.add_argument("--row-seconds", type=seconds, help="limit of a row (what it needs)")
     whole = sum(kind.needs_seconds for kind in ROWS.values()) + TESTS_SECONDS
     whole_help = f"limit of all ({whole:.0f}: what they need)"
@@ -144,7 +146,7 @@ class Check:
         document = self.tests() if name == "tests" else self.measured(name, limit)
         document |= {
             "rehearsal": self.arguments.rehearse,
-            "command": command_of(name, self.arguments.rehearse),
+            "command": command_of(name, self.arguments),
             "seconds": round(time.monotonic() - begin, 1),
         }
         write_json(path, document)
@@ -204,6 +206,7 @@ def place_of(arguments: argparse.Namespace, binaries: Path) -> Place:
         gpu=not arguments.rehearse,
         outer_library_path=os.environ.get("LD_LIBRARY_PATH", ""),
         host_bytes=arguments.host_bytes,
+        cases=tuple(arguments.cases),
     )
 
 
@@ -235,8 +238,10 @@ def end_group(process: subprocess.Popen) -> None:
     process.wait()
 
 
-def command_of(name: str, rehearsal: bool) -> str:
-    return shlex.join(["scripts/gpu_check.sh", *["--rehearse"] * rehearsal, "OUT", name])
+def command_of(name: str, arguments: argparse.Namespace) -> str:
+    cases = [word for text in arguments.cases for word in ("--cases", text)]
+    line = ["scripts/gpu_check.sh", *["--rehearse"] * arguments.rehearse, *cases, "OUT", name]
+    return shlex.join(line)
 
 
 def measure_one(arguments: argparse.Namespace) -> None:

@@ -36,6 +36,10 @@ class Place:
     gpu: bool
     outer_library_path: str  # LD_LIBRARY_PATH as it was
     host_bytes: int | None  # the budget of a row that wants all host memory; None: what is free
+    cases: tuple[str, ...] = ()  # parts of names, of rows 3 and 10; none: all cases
+
+    def wants(self, case: object) -> bool:
+        return not self.cases or any(part in str(case) for part in self.cases)
 
     @property
     def device(self) -> str:

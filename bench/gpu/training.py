@@ -188,6 +188,16 @@ def train(row: Row, work: Work, limit: float | None = None, **environment: str) 
         shutil.rmtree(swap.parent / "checkpoints", ignore_errors=True)
 
 
+def grace_of(row: Row) -> float:
+    """No more than a quarter of a short row waits for the end of a step."""
+    return min(row.place.pick(*GRACE_SECONDS), row.seconds_left() / 4)
+
+
+def seconds_for_run(row: Row) -> float:
+    """Until a run that begins now would be told to end."""
+    return max(0.0, row.seconds_left() - grace_of(row))
+
+
 def watched(
     row: Row, line: list[str], report: Path, steps: int, limit: float | None, more: dict[str, str]
 ) -> Run:
@@ -197,9 +207,7 @@ def watched(
     command = shlex.join(line)
     row.commands.append(command)
     print(f"$ {command}", flush=True)
-    # No more than a quarter of a short row waits for the end of a step.
-    grace = min(row.place.pick(*GRACE_SECONDS), row.seconds_left() / 4)
-    left = max(0.0, row.seconds_left() - grace)
+    grace, left = grace_of(row), seconds_for_run(row)
     end = time.monotonic() + (left if limit is None else min(limit, left))
     environment = {**row.place.environment, **more}
     with (report / "output.log").open("wb") as log:

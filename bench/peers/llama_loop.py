@@ -6,7 +6,8 @@ in host memory, by sluice.initialize, by DeepSpeed's ZeRO-3 or by PyTorch's FSDP
 SPEC.json: `engine` (sluice, deepspeed, fsdp or resident), `device` (cuda, or cpu, where FSDP2 offloads nothing, to show that it
 runs), `model` (a dict of the fields of Shape), `sequences` (of a micro-batch), `accumulation` (micro-batches of a step),
 `recompute` (whether blocks compute again in backward), `steps`, `folder` (on a drive, for weights while a model is built),
-`report` (a folder). All compute in bf16 and clip to a norm of 1.
+`report` (a folder), `ratio` (of Sluice's offload_optimizer), `trace` (a file for torch.profiler's trace of one more step, or
+empty). All compute in bf16 and clip to a norm of 1.
 Writes `steps.jsonl` into `report`, a line when a step has ended, with its number, loss and seconds, and the bytes that
 PyTorch's allocator had at most; from Sluice also `report.json`, the engine's report.
 """
@@ -186,13 +187,14 @@ def fsdp(spec: dict) -> TrainStep:
 def zero3(spec: dict) -> TrainStep:
     """One script for DeepSpeed and for Sluice; ours builds the model in files of the drive."""
     where = {"device": "cpu", "pin_memory": spec["device"] == "cuda"}
+    states = where | ({"ratio": spec["ratio"]} if spec["ratio"] != 1 else {})
     configuration: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": spec["sequences"],
         "gradient_accumulation_steps": spec["accumulation"],
         "gradient_clipping": CLIPPING,
         "optimizer": {"type": "AdamW", "params": {"lr": LEARNING_RATE, "weight_decay": WEIGHT_DECAY}},
         "bf16": {"enabled": True},
-        "zero_optimization": {"stage": 3, "offload_optimizer": where, "offload_param": where},
+        "zero_optimization": {"stage": 3, "offload_optimizer": states, "offload_param": where},
     }
     built: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     if spec["engine"] == "sluice":
@@ -222,6 +224,18 @@ def zero3(spec: dict) -> TrainStep:
     return step
 
 
+def trace(step: TrainStep, micro_batches: list[Tensor], path: str) -> None:
+    """A step under PyTorch's profiler, which is slower for it; gzipped by the end of the file's name."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if micro_batches[0].is_cuda:
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    with torch.profiler.profile(activities=activities) as profiler:
+        step(micro_batches)
+        if micro_batches[0].is_cuda:
+            torch.cuda.synchronize()
+    profiler.export_chrome_trace(path)
+
+
 SIDES = {"sluice": zero3, "deepspeed": zero3, "fsdp": fsdp, "resident": resident}
 
 
@@ -249,6 +263,8 @@ def main() -> None:
             line = {"step": number, "loss": loss, "seconds": end - begin, "allocated_bytes": allocated}
             print(json.dumps(line), file=lines)
             begin = end
+    if spec["trace"]:
+        trace(step, list(ids.to(spec["device"])), spec["trace"])
     if on_gpu:  # the script's own use of the GPU goes on
         assert torch.ones(1 << 20, device="cuda").sum().item() == 1 << 20
 

@@ -26,6 +26,7 @@ from ._training.optimizer import SluiceOptimizer, check_groups, follow, groups_o
 from ._training.saved.engine_checkpoints import EngineCheckpoints
 from ._training.saved.optimizers import warn_of_scheduler
 from ._training.schedule import scheduler_of
+from ._training.shown.memory_notes import note_held_memory
 from ._training.shown.throughput import ThroughputTimer
 from ._training.units import Choice
 from .config import Config, Source
@@ -137,8 +138,9 @@ class SluiceEngine(EngineCheckpoints):
         try:
             with self._times.of("fwd") if torch.is_grad_enabled() else contextlib.nullcontext():
                 return self.module(*self._cast(args), **kwargs)
-        except BaseException:
+        except BaseException as error:
             self._offloaded.hooks.leave_forwards()
+            note_held_memory(error, self.loop, self.device)
             raise
 
     def _cast(self, inputs: Any) -> Any:
@@ -158,8 +160,9 @@ class SluiceEngine(EngineCheckpoints):
         try:
             with self.loop.scaled(), self._times.of("bwd"):
                 scaled.backward(retain_graph=retain_graph)
-        except BaseException:
+        except BaseException as error:
             self._offloaded.hooks.drop_failed()
+            note_held_memory(error, self.loop, self.device)
             raise
         self.loss = divided.detach()
         return divided

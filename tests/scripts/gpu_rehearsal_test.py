@@ -5,16 +5,25 @@ gpu_rehearsal_test.py BINARIES
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 BINARIES = sys.argv.pop(1)
+sys.path.insert(0, str(REPOSITORY / "bench"))
+
+from gpu import python_loops, speed  # noqa: E402
+from gpu.row import Place, Row  # noqa: E402
+from gpu.training import Run  # noqa: E402
+
 CHEAP = ("1", "2", "4", "5", "7", "8", "9")
 
 
@@ -88,6 +97,54 @@ class Rehearsal(unittest.TestCase):
         short = check("--rehearse", "--binaries", BINARIES, "--seconds", "1", str(out), "1")
         self.assertEqual(short.returncode, 1)
         self.assertIn("no time left", short.stdout)
+
+
+class Cases(unittest.TestCase):
+    """Those of a GPU, of which nothing is run here."""
+
+    def row(self, seconds: float, *cases: str) -> Row:
+        folder = tempfile.TemporaryDirectory(prefix="sluice-test-", dir=".")
+        self.addCleanup(folder.cleanup)
+        here = Path(folder.name)
+        place = Place(here, here, {}, False, True, "", None, cases)
+        return Row(place, here / "row-10.part.json", time.monotonic() + seconds, {})
+
+    def begun(self, seconds: float, *cases: str) -> list[str]:
+        """Sides of row 10 that are begun, where each takes as long as it may."""
+        row, begun = self.row(seconds, *cases), []
+
+        def run_side(row: Row, folder: Path, engine: str, case: python_loops.Case) -> Run:
+            begun.append(f"{case.name}, {case.tokens // 1024} K, ratio {case.ratio:g}: {engine}")
+            row.deadline -= case.needed_seconds(engine)
+            return Run([], None, [], 0, 0, "")
+
+        with mock.patch.object(python_loops, "run_side", run_side):
+            with mock.patch.object(importlib.util, "find_spec", lambda name: name):
+                python_loops.measure(row, Path())
+        return begun
+
+    def test_a_run_begins_only_if_it_can_end(self) -> None:
+        without_deepspeed = [f"1.3 B, 32 K, ratio 1: {side}" for side in ("sluice", "fsdp", "resident")]
+        self.assertEqual(self.begun(30 + 48 + 45), without_deepspeed)
+        self.assertEqual(self.begun(30 + 48 + 67 + 45)[2], "1.3 B, 32 K, ratio 1: deepspeed")
+        self.assertEqual(self.begun(90, "8 B"), [])
+        self.assertEqual(len(self.begun(1e4)), 15)
+
+    def test_cases_are_chosen_by_their_names(self) -> None:
+        self.assertEqual(self.begun(1e4, "ratio 0"), ["1.3 B, 8 K, ratio 0: sluice"])
+        row = self.row(1e4, "no such case")
+        python_loops.measure(row, Path())
+        speed.steps_beside_resident(row)
+        self.assertEqual(sum("a case that is asked for; there are" in of for of in row.missing), 2)
+
+    def test_row_3_has_states_on_the_gpu_and_fewer_threads(self) -> None:
+        cases = {str(case): case.work for case, _ in speed.ROUNDS}
+        name = "1.3 B, sequences of 1,024, 8,192 tokens a step"
+        self.assertEqual(cases[f"{name}, ratio 0.9"].ratio, 0.9)
+        clipped = name.replace("8,192", "32,768") + ", clipping 1, ratio 0.9"
+        self.assertEqual(cases[clipped].clipping, 1)
+        threads = cases[f"{name}, 15 threads of the optimizer"].sluice["threads"]
+        self.assertEqual(threads, {"optimizer": 15})
 
 
 def check(*arguments: str) -> subprocess.CompletedProcess:

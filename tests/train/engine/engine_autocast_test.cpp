@@ -99,5 +99,45 @@ TEST(OwnLoopAutocast, SeesTheWeightsOfTheLastStep) {
   EXPECT_LT(train(true).back(), train(true).front());
 }
 
+// Its weight is what autocast converts, and keeps.
+class LinearImpl : public torch::nn::Module {
+ public:
+  LinearImpl(std::int64_t in, std::int64_t out)
+      : weight_(register_parameter("weight", torch::randn({out, in}) * 0.2)) {}
+  Tensor forward(const Tensor& input) { return torch::linear(input, weight_); }
+
+ private:
+  Tensor weight_;
+};
+TORCH_MODULE(Linear);
+
+std::vector<double> losses_of_linears(const std::string& activations) {
+  torch::manual_seed(7);
+  Linear first(kWidth, kWidth);
+  Linear last(kWidth, kVocabulary);
+  Engine engine(config_of(fp32(activations)));
+  const Unit a = engine.add_unit("first", first);
+  const Unit b = engine.add_unit("last", last);
+  engine.initialize();
+  const Tensor input = torch::ones({2, kLength, kWidth}) * 0.3;
+  std::vector<double> losses;
+  for (int i = 0; i < 5; ++i) {
+    Autocast on;
+    const Tensor output = engine.forward(b, engine.forward(a, input));
+    const Tensor loss = cross_entropy(output, batch(0).targets);
+    on.end();
+    engine.backward(loss);
+    losses.push_back(engine.step().loss);
+  }
+  return losses;
+}
+
+// A backward that computes units again converts their weights, after the user's autocast.
+TEST(OwnLoopAutocast, KeepsNothingOfABackwardThatComputesAgain) {
+  const std::vector<double> kept = losses_of_linears("keep");
+  EXPECT_EQ(kept, losses_of_linears("recompute"));
+  EXPECT_LT(kept.back(), kept.front());
+}
+
 }  // namespace
 }  // namespace sluice::test

@@ -88,8 +88,9 @@ void LoopCore::leave(std::size_t unit) {
   const std::vector<std::size_t>& gathers = units_[unit].gathers;
   if (gathers.empty()) return;
   const c10::InferenceMode ordinary(false);
-  // Autocast keeps a 16-bit copy of each weight until it ends.
-  if (at::autocast::is_autocast_enabled(device().type())) at::autocast::clear_cache();
+  // Autocast keeps a 16-bit copy of each weight until it ends. A backward that computes the unit
+  // again leaves copies too, though autocast is off by now.
+  at::autocast::clear_cache();
   units_.unbind(unit);
   order_->leave(gathers);
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -59,3 +60,19 @@ def test_a_step_after_a_failed_backward_has_none_of_its_gradients(
     model(torch.ones(2, 8)).square().mean().backward()
     optimizer.step()
     assert not any(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="errors have no notes")
+@pytest.mark.parametrize("fails", ["forward", "backward"])
+def test_an_error_for_memory_says_what_sluice_holds(fails: str) -> None:
+    model = Failing()
+    engine = engine_of(model, config(optimizer={"type": "SGD", "params": {"lr": 0.1}}))
+    model.place = "between"
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        if fails == "forward":
+            model.blocks[1].register_forward_hook(lambda _, __, output: model.fail(output))
+            engine(torch.ones(2, 8))
+        else:
+            engine.backward(engine(torch.ones(2, 8)).square().mean())
+    held = engine.report()["plan"]["planned_bytes"]["device"] / (1 << 30)
+    assert caught.value.__notes__ == [f'Sluice holds {held:.2f} GiB of {engine.device}; "device_bytes" in "sluice" limits it']
