@@ -82,8 +82,8 @@ std::string shown(const std::string& value) {
 
 // "another batch", "other held-out data".
 std::string another(const std::string& name) {
-  const bool has_no_article = name == "training data" || name == "held-out data" ||
-                              name == kGroups || name == kEpochBatch;
+  const bool has_no_article =
+      name == "training data" || name == "held-out data" || name == kGroups || name == kEpochBatch;
   return (has_no_article ? "other " : "another ") + name;
 }
 
