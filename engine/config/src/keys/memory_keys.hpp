@@ -81,16 +81,21 @@ inline constexpr KeyInfo kMemoryKeys[] = {
     {"zero_optimization.stage3_prefetch_bucket_size", "prefetch_bucket_size", "integer >= 0", "5e7",
      Fate::honoured, "elements gathered ahead of use, at most"},
     {"zero_optimization.stage3_param_persistence_threshold", "param_persistence_threshold",
-     "integer >= 0", "1e5", Fate::honoured, "parameters up to this many elements stay gathered", "",
-     "stage3_param_persitance_threshold, stage3_param_persistance_threshold"},
+     "integer >= 0", "1e5", Fate::honoured,
+     "parameters up to this many elements stay gathered; "
+     "in a loop of your own only with EngineOptions::activation_bytes",
+     "", "stage3_param_persitance_threshold, stage3_param_persistance_threshold"},
     {"zero_optimization.stage3_model_persistence_threshold", "model_persistence_threshold",
      "integer >= 0", "9223372036854775807", Fate::honoured,
-     "elements that stay gathered in all, at most"},
+     "elements that stay gathered in all, at most; "
+     "in a loop of your own only with EngineOptions::activation_bytes"},
     {"zero_optimization.stage3_max_live_parameters", "max_live_parameters", "integer >= 0", "1e9",
      Fate::honoured, "elements gathered at a time, at most", "",
      "stage3_max_live_params, max_live_params"},
     {"zero_optimization.stage3_max_reuse_distance", "max_reuse_distance", "integer >= 0", "1e9",
-     Fate::honoured, "keep a unit that is used again within this many elements"},
+     Fate::honoured,
+     "keep a unit that is used again within this many elements; "
+     "in a loop of your own only with EngineOptions::activation_bytes"},
     {"zero_optimization.stage3_gather_16bit_weights_on_model_save",
      "gather_16bit_weights_on_model_save", "bool", "false", Fate::mapped,
      "whole weights are written with either value, by \"sluice export --dtype bf16\" and by "
