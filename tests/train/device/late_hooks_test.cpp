@@ -149,6 +149,48 @@ TEST_P(LateHooks, AStateIsThatOfTheLastUpdate) {
   }
 }
 
+// LibTorch's work on a GPU, whose stream a thread may leave.
+class StandInStream final : public GpuCompute {
+ public:
+  explicit StandInStream(std::shared_ptr<bool> current) : current_(std::move(current)) {}
+  void* stream() const override { return nullptr; }
+  bool is_current() const override { return *current_; }
+  void use_memory(std::shared_ptr<const GpuMemory>) override {}
+  void run_on_stream(const std::function<void()>& work) override { work(); }
+  void synchronize() override {}
+  bool has_kernels() const override { return false; }
+  void issue_squared_norm(const void*, std::uint64_t, DType, double*) override {}
+  void issue_step(const cpu_adam::StepArguments&, std::uint32_t*, void*) override {}
+
+ private:
+  const std::shared_ptr<bool> current_;
+};
+
+// Copies would not wait for what that stream computes.
+TEST(OwnLoopStream, ParametersAndGradientsAreReadOnTheStreamThatComputes) {
+  at::set_num_threads(1);
+  LoopSetup setup;
+  setup.accumulation = 1;
+  RunDevice device = test::make_stand_in_gpu(kMemoryBytes);
+  const auto current = std::make_shared<bool>(true);
+  device.gpu = std::make_unique<StandInStream>(current);
+  OnDevice run(setup, std::move(device));
+  run.model.take_micro_batch(0, torch::kCPU);
+  const char* const name = "h.2.down.weight";
+  const torch::Tensor gradient = run.loop.gradient(name);
+  *current = false;
+  const auto refused = ::testing::ThrowsMessage<InvalidArgument>(
+      ::testing::HasSubstr("computes on another CUDA stream"));
+  EXPECT_THAT([&] { run.loop.gradient(name); }, refused);
+  EXPECT_THAT([&] { run.loop.set_gradient(name, gradient); }, refused);
+  EXPECT_THAT([&] { run.loop.parameter(name); }, refused);
+  EXPECT_EQ(run.loop.state(name, std::nullopt).sizes(), gradient.sizes()) << "not LibTorch's";
+  *current = true;
+  EXPECT_TRUE(torch::equal(run.loop.gradient(name), gradient));
+  run.loop.end_step({});
+  run.loop.finish();
+}
+
 // Steps of so many micro-batches each, where 3 are configured.
 struct Added {
   Course course;

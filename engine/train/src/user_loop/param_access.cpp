@@ -77,6 +77,7 @@ Tensor LoopCore::copy_of(const zero::ParamLayout& param, const zero::ShardedUnit
 Tensor LoopCore::parameter(const std::string& name) {
   const ParamPlace place = units_.find(name);
   const zero::ParamLayout& param = begin_access(place);
+  check_stream();
   const c10::InferenceMode ordinary(false);
   zero::ShardedUnit& unit = *resources_->units[place.layout];
   unit.finish_gather(gather_stall_);
@@ -90,6 +91,7 @@ void LoopCore::give_weights_back() {
   std::vector<Tensors> copies(plan_.layouts.size());  // all of them, before any parameter changes
   for (std::size_t layout = 0; layout < copies.size(); ++layout) {
     begin_access({layout, 0});
+    check_stream();
     zero::ShardedUnit& unit = *resources_->units[layout];
     unit.finish_gather(gather_stall_);
     for (const zero::ParamLayout& param : plan_.layouts[layout].params)
@@ -107,6 +109,7 @@ void LoopCore::set_parameter(const std::string& name, const Tensor& values) {
     return;
   }
   const zero::ParamLayout& param = begin_access(place);
+  check_stream();
   check_shape(param, values);
   const c10::InferenceMode ordinary(false);
   const torch::NoGradGuard no_grad;
@@ -183,6 +186,7 @@ void LoopCore::set_state(const std::string& name, std::optional<std::size_t> mom
 void LoopCore::show_gradient(const std::string& name, const std::function<void(Tensor)>& show) {
   const ParamPlace place = units_.find(name);
   const zero::ParamLayout& param = begin_access(place);
+  check_stream();
   gradients_->finish_moves();
   const zero::ShardedUnit& unit = *resources_->units[place.layout];
   const bool stays = unit.gradient_state() == zero::GradientState::accumulating;
