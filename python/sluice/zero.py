@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -19,6 +20,8 @@ from ._training.owners import Owner, owner_of
 from ._training.passes.changes import changed_elements, put_back
 from .config import Config, Source, section_of
 from .runtime.zero.partition_parameters import ZeroParamStatus
+
+log = logging.getLogger("sluice")
 
 __all__ = ["GatheredParameters", "Init", "register_external_parameter", "unregister_external_parameter"]
 
@@ -214,7 +217,6 @@ class Init(contextlib.AbstractContextManager["Init"]):
             _refuse(
                 (
                     ("data_parallel_group", None if _is_world(data_parallel_group) else data_parallel_group, _SHARED),
-                    ("pin_memory", pin_memory, 'set "pin_memory" of "offload_param" in the configuration instead'),
                     ("mpu", mpu, _SHARED),
                     ("zero_param_parallel_group", zero_param_parallel_group, _SHARED),
                     ("zero_quantized_weights", zero_quantized_weights, _EXACT),
@@ -227,6 +229,8 @@ class Init(contextlib.AbstractContextManager["Init"]):
                     ("param_swapper", param_swapper, 'leave it out: "nvme_path" of "offload_param" in the configuration names the drive'),
                 )
             )
+            if pin_memory:
+                log.info('zero.Init(pin_memory=True): "pin_memory" of "offload_param" in the configuration decides')
         source = config_dict_or_path if config_dict_or_path is not None else config
         folder = _drive_of(source) if enabled and source is not None else None
         if enabled:

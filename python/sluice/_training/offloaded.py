@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice")
 
+
 def preview(model: nn.Module, source: Source | Config, *, units: Choice = None, resident: bool = False) -> tuple[Loop, list[str]]:
     """A loop with a plan of the model, which may be on the meta device, and nothing else; and the choices of the plan.
 
@@ -105,9 +106,7 @@ def _check_reads_only(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None and module.weight.requires_grad:
             where = f"module {name}" if name else f"the model, a {type(module).__name__},"
-            raise ValueError(
-                f"{where} has max_norm, with which its forward writes to its weight: normalize the rows that it gives instead"
-            )
+            raise ValueError(f"{where} has max_norm, with which its forward writes to its weight: normalize the rows that it gives")
 
 
 class OffloadedModel:

@@ -156,7 +156,6 @@ def test_models_are_built_with_a_data_type_and_moved_to_files(tmp_path: Path) ->
     [
         ("data_parallel_group", object()),
         ("mpu", object()),
-        ("pin_memory", True),
         ("zero_param_parallel_group", object()),
         ("zero_quantized_weights", True),
         ("zero_quantized_nontrainable_weights", True),
@@ -165,7 +164,7 @@ def test_models_are_built_with_a_data_type_and_moved_to_files(tmp_path: Path) ->
     ],
 )
 def test_arguments_of_init_that_it_cannot_follow_are_refused(argument: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"zero.Init cannot follow {argument}: (leave it out: .*|set .* instead)"):
+    with pytest.raises(ValueError, match=f"zero.Init cannot follow {argument}: leave it out"):
         zero.Init(**{argument: value})
     zero.Init(**{argument: value}, enabled=False)
     zero.Init(**{argument: False if value is True else None}, mem_efficient_linear=False)
