@@ -189,7 +189,7 @@ TEST(Fp16, ARunKeepsItsTypeAndOthersHaveNoScale) {
   folder.set(fp16());
   expect_refused(folder.train("bf16", 3, {"--resume"}), 4,
                  {"was trained in bf16, the configuration asks for fp16",
-                  "set \"bf16\": {\"enabled\": true}; or begin anew with its weights alone"});
+                  "set \"bf16\": {\"enabled\": true}", "; or begin anew with its weights alone"});
 }
 
 }  // namespace

@@ -23,8 +23,9 @@ namespace {
 // For ranks that end because another failed, and for mpirun after its ranks.
 constexpr double kEndSeconds = 5;
 
-// For mpirun to remove its folder and the ranks' shared memory, when all is to end at once.
-constexpr double kClearSeconds = 1;
+// For mpirun to remove its folder and the ranks' shared memory, when all is to end at once. It
+// gives its ranks a second itself.
+constexpr double kClearSeconds = 3;
 
 // For a reader of standard error who is slow, before a line of the launcher is left out.
 constexpr int kSayMilliseconds = 500;

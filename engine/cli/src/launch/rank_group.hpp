@@ -69,8 +69,8 @@ class RankGroup {
 
   // Waits for the end of all ranks. The first rank that fails ends the others: SIGTERM, and 5
   // seconds later SIGKILL. SIGINT, SIGTERM and SIGHUP are passed on, with SIGKILL after the grace;
-  // a second one kills at once, and mpirun a second after its ranks. When output or a log cannot be
-  // written, ranks get SIGTERM, and SIGKILL after the grace; then it throws IoError, unless the
+  // a second one kills at once, and mpirun 3 seconds after its ranks. When output or a log cannot
+  // be written, ranks get SIGTERM, and SIGKILL after the grace; then it throws IoError, unless the
   // reader of the output is gone. A reader who does not read delays only the return, until a
   // signal.
   GroupEnd run();
@@ -105,7 +105,7 @@ class RankGroup {
   void react_to_signals();
   void check_deadline();
   void stop(int signal_number, double grace_seconds);
-  // Gives mpirun a second to clear up after its ranks.
+  // Gives mpirun 3 seconds to clear up after its ranks.
   void kill_all();
   void kill_carrier();
   bool all_ended() const;
