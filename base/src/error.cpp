@@ -40,7 +40,7 @@ std::string open_files_advice() {
   return "this process may open" + most + ": raise the limit (ulimit -n)";
 }
 
-// What to do about errors whose texts do not say it; empty for the others.
+// The way out of errors whose texts do not say it; empty for the others.
 std::string advice_of(int error_number) {
   switch (error_number) {
     case EFBIG:
