@@ -173,15 +173,17 @@ void commit_parts(offload::SwapStore& store, zero::Communicator& ranks,
     commit_in_two_phases(store, ranks, directory, step, metadata);
   } else {
     store.commit(step, metadata);
-    // The record of an orderly end, when more steps followed: its parts are written over. Those of
-    // another number of ranks are not.
-    do_on_first(ranks, directory, [&] {
-      const auto closed = offload::load_rank_manifest(directory);
-      if (closed && closed->world_size() == ranks.world_size())
-        offload::remove_rank_manifest(directory);
-      return std::string();
-    });
+    release_parts(ranks, directory);  // the record of an orderly end, when more steps followed
   }
+}
+
+void release_parts(zero::Communicator& ranks, const std::string& directory) {
+  do_on_first(ranks, directory, [&] {
+    const auto closed = offload::load_rank_manifest(directory);
+    if (closed && closed->world_size() == ranks.world_size())
+      offload::remove_rank_manifest(directory);
+    return std::string();
+  });
 }
 
 void close_parts(offload::SwapStore& store, zero::Communicator& ranks,

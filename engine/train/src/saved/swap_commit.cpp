@@ -62,13 +62,7 @@ void release_closed_parts(RunResources& resources) {
   if (!resources.commits_swap() || ranks.world_size() == 1 ||
       resources.files.store->durability() != offload::Durability::none)
     return;
-  const std::string directory = directory_of_all(resources);
-  models::do_on_first(ranks, directory, [&] {
-    const auto committed = offload::load_rank_manifest(directory);
-    if (committed && committed->world_size() == ranks.world_size())
-      offload::remove_rank_manifest(directory);
-    return std::string();
-  });
+  models::release_parts(ranks, directory_of_all(resources));
 }
 
 void close_swap(RunResources& resources) {

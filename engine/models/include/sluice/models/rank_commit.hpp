@@ -44,6 +44,9 @@ std::string do_on_first(zero::Communicator& ranks, const std::string& directory,
 // both steps stay whole.
 void commit_parts(offload::SwapStore& store, zero::Communicator& ranks,
                   const std::string& directory, std::int64_t step, const std::string& metadata);
+// Removes the record of an orderly end of as many ranks, whose parts are about to be written over.
+// Those of another number of ranks stay. All ranks call it. Throws IoError, StorageError.
+void release_parts(zero::Communicator& ranks, const std::string& directory);
 // With Durability::none: commits the last step of commit_parts() durably for the next run, as
 // SwapStore::close_cleanly() does. Does nothing with another durability or if nothing was
 // committed. Blocks. Throws as commit_parts().
