@@ -122,9 +122,23 @@ TEST(OwnPlan, GradientsAddUpOnTheDeviceWhereItHasRoom) {
   EXPECT_EQ(bytes_of(planned(config, with_activations)), 2 * 2 * kCount) << "all that is free";
   config.gradient_accumulation_steps = 1;
   config.train_batch_size = config.micro_batch_size;
-  const Plan single = device_of(64 * kMiB);
+  const Plan single = device_of(4 * kMiB);
   EXPECT_TRUE(single.units[0].sums_on_device) << "two calls add to it";
   EXPECT_FALSE(single.units[3].sums_on_device);
+  EXPECT_EQ(bytes_of(device_of(64 * kMiB)), 2 * 2 * kCount) << "a loop may call a unit again";
+}
+
+// A unit with units inside it is gathered for their calls too.
+TEST(OwnPlan, AUnitHasOneBackwardForAllThatIsInsideIt) {
+  config::TrainConfig config = train_config(Device::cpu, Device::cpu, 64, 64);
+  config.gradient_accumulation_steps = 1;
+  config.train_batch_size = config.micro_batch_size;
+  config.sluice.device_bytes = {ByteBudget::Kind::bytes, 4 * kMiB};
+  OwnModel model = three_calls();
+  model.backwards = {1, 1, 1, 1};
+  const Plan plan = planned(config, model);
+  EXPECT_FALSE(plan.units[0].sums_on_device);
+  EXPECT_EQ(plan.traffic.d2h_bytes, 2 * 2 * kCount);
 }
 
 TEST(OwnPlan, OnTheHostWeightsAndGradientsAreUsedAtHome) {

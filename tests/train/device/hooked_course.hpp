@@ -1,7 +1,10 @@
 #pragma once
 // The small transformer, trained with the calls that hooks on a model make. Confined to a thread.
 
+#include <cstddef>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sluice/train/hooked_loop.hpp"
@@ -57,6 +60,14 @@ class HookedModel {
     for (const std::string& name : sluice::test::parameter_names())
       course.weights.push_back(sluice::test::bytes_of(loop_.parameter(name)));
     return course;
+  }
+
+  // From now on a micro-batch calls the unit again after its call.
+  void call_twice(std::size_t unit) {
+    const auto at = static_cast<std::ptrdiff_t>(unit);
+    const auto forward = forwards_[unit];
+    units_.insert(units_.begin() + at, units_[unit]);
+    forwards_.insert(forwards_.begin() + at, forward);
   }
 
   // Forward and backward of batch `index`.

@@ -149,6 +149,26 @@ TEST_P(LateHooks, AStateIsThatOfTheLastUpdate) {
   }
 }
 
+// A unit is gathered for the units inside it too, whose backwards add nothing to its gradient.
+TEST(OwnLoopUnits, AUnitAroundOthersHasABackwardOfItsOwnOnly) {
+  const sluice::test::TempDir swap;
+  LoopCore loop(sluice::test::config_of(LoopSetup(), swap.path()), {},
+                OnDevice::brought(test::make_stand_in_gpu(kMemoryBytes)));
+  const auto unit_of = [](const char* name, const std::vector<std::size_t>& inside) {
+    OwnUnit unit;
+    unit.name = name;
+    unit.named.push_back(
+        {std::string(name) + ".weight", torch::ones({4}, torch::requires_grad(true))});
+    unit.inside = inside;
+    return unit;
+  };
+  const std::size_t around = loop.add_unit(unit_of("model", {}));
+  loop.add_unit(unit_of("head", {around}));
+  loop.preview();
+  EXPECT_THAT(loop.plan().own.calls, ElementsAre(ElementsAre(0), ElementsAre(0, 1)));
+  EXPECT_THAT(loop.plan().own.backwards, ElementsAre(1, 1));
+}
+
 // LibTorch's work on a GPU, whose stream a thread may leave.
 class StandInStream final : public GpuCompute {
  public:
@@ -191,18 +211,20 @@ TEST(OwnLoopStream, ParametersAndGradientsAreReadOnTheStreamThatComputes) {
   run.loop.finish();
 }
 
-// Steps of so many micro-batches each, where 3 are configured.
+// Steps of so many micro-batches each, where `accumulation` are configured.
 struct Added {
   Course course;
   std::vector<std::uint64_t> d2h_bytes;  // by step
   bool has_sums = false;
 };
 Added take_steps_of(const std::vector<int>& micro_batches, RunDevice device,
-                    const char* device_bytes) {
+                    const char* device_bytes, int accumulation = 3,
+                    std::optional<std::size_t> called_twice = {}) {
   LoopSetup setup;
-  setup.accumulation = 3;
+  setup.accumulation = accumulation;
   setup.device_bytes = device_bytes;
   OnDevice run(setup, std::move(device));
+  if (called_twice) run.model.call_twice(*called_twice);
   Added added;
   for (const plan::UnitPlacement& unit : run.loop.plan().units)
     added.has_sums = added.has_sums || unit.sums_on_device;
@@ -242,6 +264,29 @@ TEST(LateSums, GoHomeWithTheLastMicroBatch) {
     const std::uint64_t once = added.d2h_bytes[0];
     EXPECT_GT(expected.d2h_bytes[0], 3 * once);
     EXPECT_THAT(added.d2h_bytes, ElementsAre(once, once, once, 3 * once, once, 2 * once));
+    if (HasFailure()) return;
+  }
+}
+
+// A plan does not know of the second call of a unit. The first step shows it.
+TEST(LateSums, GoHomeWithTheLastCallOfAMicroBatch) {
+  at::set_num_threads(1);
+  const std::vector<int> micro_batches = {1, 1, 1};
+  constexpr std::size_t kBlock = 2;
+  const auto run_on_bytes = [&](RunDevice device, const char* device_bytes) {
+    return take_steps_of(micro_batches, std::move(device), device_bytes, 1, kBlock);
+  };
+  const Added expected = run_on_bytes(test::make_stand_in_gpu(kMemoryBytes), "1180KiB");
+  ASSERT_FALSE(expected.has_sums) << "no room";
+  for (const std::uint64_t seed : test::schedules(5)) {
+    SCOPED_TRACE("schedule " + std::to_string(seed));
+    const test::LateGpu gpu({.memory_bytes = kMemoryBytes, .seed = seed});
+    const Added added = run_on_bytes(gpu.run_device(), "64MiB");
+    EXPECT_TRUE(added.has_sums);
+    sluice::test::expect_same(added.course, expected.course);
+    EXPECT_THAT(gpu.violations(), IsEmpty());
+    EXPECT_GT(added.d2h_bytes[0], added.d2h_bytes[1]);
+    EXPECT_EQ(added.d2h_bytes[1], added.d2h_bytes[2]);
     if (HasFailure()) return;
   }
 }

@@ -121,11 +121,21 @@ void retain_weights(const Plan& plan, Retainer& retainer) {
   }
 }
 
-// Backwards of a step that add to a unit's gradient.
+// Backwards of a step that add to a unit's gradient, as far as they are known: a loop may call a
+// unit several times in a micro-batch.
 std::int64_t backwards_of(const Plan& plan, std::size_t unit) {
-  std::int64_t calls = 0;
-  for (const auto& call : plan.own.calls) calls += std::ranges::count(call, unit);
-  return calls * plan.config.gradient_accumulation_steps;
+  return plan.own.backwards[unit] * plan.config.gradient_accumulation_steps;
+}
+
+bool can_add_up(const UnitPlacement& unit) {
+  return !unit.frozen && unit.gradients != Tier::device;
+}
+
+std::uint64_t bytes_of_all_sums(const Plan& plan) {
+  std::uint64_t sum = 0;
+  for (std::size_t u = 0; u < plan.units.size(); ++u)
+    if (can_add_up(plan.units[u])) sum += sum_bytes(plan, u);
+  return sum;
 }
 
 }  // namespace
@@ -135,13 +145,15 @@ void keep_gradient_sums(Plan& plan, std::uint64_t room_bytes) {
   if (!plan.own_loop() || !has_own_memory || plan.config.world_size > 1) return;
   const std::uint64_t budget = *plan.budget.device_bytes;
   if (!plan.own.activation_bytes) room_bytes = std::min(room_bytes, budget / kShareOfSums);
+  // Where all have room, a unit that is called once has it too: the loop may call it again.
+  const bool all = bytes_of_all_sums(plan) <= std::min(room_bytes, budget / kShareOfSums);
   std::uint64_t used = 0;
   std::size_t units = 0;
   for (std::size_t u = plan.units.size(); u-- > 0;) {
     UnitPlacement& unit = plan.units[u];
     const std::uint64_t size_bytes = sum_bytes(plan, u);
-    const bool adds_up = unit.gradients != Tier::device && backwards_of(plan, u) > 1;
-    if (unit.frozen || !adds_up || used + size_bytes > room_bytes) continue;
+    const bool adds_up = can_add_up(unit) && (all || backwards_of(plan, u) > 1);
+    if (!adds_up || used + size_bytes > room_bytes) continue;
     unit.sums_on_device = true;
     used += size_bytes;
     ++units;

@@ -21,8 +21,9 @@ void retain_units(Plan& plan, const StepModel& model, const Overlap& overlap,
 
 // UnitPlacement::sums_on_device for as many units as `room_bytes` of a GPU hold, the last ones
 // first, in a loop of the user's own with one rank, if several backwards of a step add to the
-// unit's gradient: of several micro-batches, or of several calls, as with tied weights. Where
-// activations are unknown, an eighth of the device's budget is the most.
+// unit's gradient: of several micro-batches, or of several calls, as with tied weights. Where an
+// eighth of the device's budget has room for all, all have it, because nobody has counted the
+// calls. Where activations are unknown, this eighth is the most.
 void keep_gradient_sums(Plan& plan, std::uint64_t room_bytes);
 
 }  // namespace sluice::plan

@@ -75,6 +75,12 @@ void describe_units(Plan& plan, const Subject& subject) {
   if (subject.own != nullptr) {
     plan.layouts = subject.own->layouts;
     plan.own.calls = subject.own->calls;
+    plan.own.backwards = subject.own->backwards;
+    if (plan.own.backwards.empty()) {
+      plan.own.backwards.resize(plan.layouts.size(), 0);
+      for (const auto& call : plan.own.calls)
+        for (const std::size_t layout : call) ++plan.own.backwards[layout];
+    }
     plan.own.activation_bytes = subject.own->activation_bytes;
   } else {
     plan.layouts = models::gpt2_units(subject.model, plan.config.world_size);

@@ -36,9 +36,9 @@ int gathers_per_pass(const Plan& plan, std::size_t unit, const std::vector<std::
 std::vector<std::uint64_t> gradient_sends(const Plan& plan) {
   std::vector<std::uint64_t> sends(plan.layouts.size(), plan.own_loop() ? 0 : 1);
   const auto micro_batches = static_cast<std::uint64_t>(plan.config.gradient_accumulation_steps);
-  for (const auto& call : plan.own.calls) {
-    for (const std::size_t unit : call)
-      sends[unit] = plan.units[unit].sums_on_device ? 1 : sends[unit] + micro_batches;
+  for (std::size_t u = 0; u < plan.own.backwards.size(); ++u) {
+    const auto calls = static_cast<std::uint64_t>(plan.own.backwards[u]);
+    sends[u] = plan.units[u].sums_on_device ? 1 : calls * micro_batches;
   }
   for (const zero::UnitLayout& layout : plan.layouts) {
     for (const auto& borrowed : layout.borrowed) ++sends[borrowed.unit];

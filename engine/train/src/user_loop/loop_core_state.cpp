@@ -131,9 +131,7 @@ void LoopCore::initialize() {
   last_.step = saved_step_ = progress_.step;
   expected_micro_batches_ = config_.gradient_accumulation_steps;
   backwards_.assign(plan_.layouts.size(), 0);
-  expected_backwards_ = backwards_;
-  for (const auto& call : plan_.own.calls)
-    for (const std::size_t layout : call) ++expected_backwards_[layout];
+  expected_backwards_ = plan_.own.backwards;
   resources_->device->memory().reset_peak();
   resources_->host_pool->reset_peak();
   before_ = bytes_moved(*resources_);

@@ -79,6 +79,8 @@ plan::OwnModel OwnUnits::lay_out(int world_size) {
   for (OwnUnit& unit : units_) {
     place_params(unit, world_size);
     model.calls.push_back(unit.gathers);
+    model.backwards.resize(layouts_.size(), 0);
+    for (const std::size_t layout : unit.gathers) ++model.backwards[layout];
     for (const std::size_t outer : unit.inside) {
       for (const std::size_t layout : units_[outer].gathers) add_once(model.calls.back(), layout);
     }

@@ -26,6 +26,8 @@ inline constexpr std::int64_t kMaxMicroBatches = 10'000;
 struct OwnModel {
   std::vector<zero::UnitLayout> layouts;
   std::vector<std::vector<std::size_t>> calls;  // layouts that are used together, in forward order
+  // By layout: calls whose backward adds to its gradient. Empty: all calls that use it.
+  std::vector<int> backwards;
   // Device memory that the loop computes with. Empty: unknown; the loop may use whatever homes and
   // buffers leave of the budget.
   std::optional<std::uint64_t> activation_bytes;

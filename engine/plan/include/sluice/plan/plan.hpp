@@ -28,6 +28,7 @@ enum class Placement { configured, resident };
 // The calls of a training loop of the user's own (OwnModel). Empty for a model from a file.
 struct OwnCalls {
   std::vector<std::vector<std::size_t>> calls;    // layouts used together, in forward order
+  std::vector<int> backwards;                     // by layout: calls that add to its gradient
   std::optional<std::uint64_t> activation_bytes;  // empty: unknown
 };
 
