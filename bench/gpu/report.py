@@ -13,7 +13,7 @@ from gpu.row import read_result
 
 def markdown(folder: Path) -> str:
     """Exits where there is nothing, or where a result is a rehearsal: its figures say nothing."""
-    paths = sorted(folder.glob("row-[0-9].json"))
+    paths = sorted(folder.glob("row-[0-9].json")) + sorted(folder.glob("row-[0-9][0-9].json"))
     if not paths:
         sys.exit(f"{folder}: no row-N.json of scripts/gpu_check.sh")
     documents = [read_result(path) for path in paths]

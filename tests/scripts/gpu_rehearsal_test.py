@@ -86,9 +86,11 @@ class Rehearsal(unittest.TestCase):
         for name in CHEAP:
             document = {**self.row(name), "rehearsal": False, "missing": ["what was not there"]}
             (folder / f"row-{name}.json").write_text(json.dumps(document))
+        (folder / "row-10.json").write_text(json.dumps({**document, "title": "Row 10"}))
         printed = check("--markdown", str(folder))
         self.assertEqual(printed.returncode, 0, printed.stderr)
-        self.assertEqual(printed.stdout.count("### "), len(CHEAP))
+        titles = [line for line in printed.stdout.splitlines() if line.startswith("### ")]
+        self.assertEqual((len(titles), titles[-1]), (len(CHEAP) + 1, "### Row 10"))
         for text in ("| to the device |", "| swap, ", "- missing: what was not there", "commit "):
             self.assertIn(text, printed.stdout)
 
