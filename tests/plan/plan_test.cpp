@@ -7,6 +7,7 @@
 #include "sluice/plan/stages.hpp"
 #include "sluice/plan/tier_bytes.hpp"
 #include "sluice/plan/unit_placement.hpp"
+#include "sluice/zero/prefetcher.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -274,6 +275,9 @@ TEST(Plan, KeysOfDeepSpeedShapeIt) {
 // use, and the units that stay gathered between two of their uses.
 std::uint64_t gathered_by_the_rule(const Plan& plan, std::size_t stage) {
   const auto stages = step_stages(plan.layouts);
+  std::vector<std::uint64_t> elements;
+  for (const zero::UnitLayout& layout : plan.layouts) elements.push_back(layout.flat_count);
+  const auto ends = zero::ends_of_ahead(stages, elements, plan.schedule.prefetch_units);
   const auto uses = [&](std::size_t s, std::size_t u) {
     return std::find(stages[s].begin(), stages[s].end(), u) != stages[s].end();
   };
@@ -283,7 +287,7 @@ std::uint64_t gathered_by_the_rule(const Plan& plan, std::size_t stage) {
     for (std::size_t s = 0; s < stages.size(); ++s) {
       if (!uses(s, u)) continue;
       (s <= stage ? before : after) = true;
-      present |= s >= stage && s <= stage + static_cast<std::size_t>(plan.schedule.prefetch_units);
+      present |= s >= stage && s < ends[stage];
     }
     present |= plan.units[u].gathered_until_backward && before && after;
     if (present && plan.units[u].weights != Tier::device) {

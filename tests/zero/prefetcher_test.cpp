@@ -60,5 +60,33 @@ TEST(Prefetcher, StaysWithinTheLiveElements) {
   EXPECT_EQ(a->weight_state(), WeightState::sharded);
 }
 
+TEST(Prefetcher, GathersPastUnitsOfFewElements) {
+  const UnitLayout layout = layout_of("u", 1 << 17, 1);
+  const UnitLayout small = layout_of("norm", 100, 1);
+  Rank rank = single();
+  const auto block = rank.unit(layout);
+  const auto norm = rank.unit(small);
+  const auto head = rank.unit(layout);
+  Prefetcher prefetcher({block.get(), norm.get(), head.get()}, {false, false, false},
+                        {.units_ahead = 1});
+  prefetcher.begin_pass({{0}, {1}, {2}, {0}});
+  GatherStall stall;
+  prefetcher.enter_stage(stall);
+  EXPECT_NE(head->weight_state(), WeightState::sharded) << "gathered while the block computes";
+  prefetcher.leave_stage();
+  EXPECT_EQ(block->weight_state(), WeightState::sharded) << "two stages before its next use";
+  prefetcher.enter_stage(stall);
+  prefetcher.leave_stage();
+  EXPECT_NE(head->weight_state(), WeightState::sharded) << "used next";
+}
+
+TEST(Prefetcher, CountsStagesOfFewElementsTogether) {
+  const std::vector<std::uint64_t> elements = {320, 6, 6, 300};
+  const std::vector<std::vector<std::size_t>> stages = {{0}, {1}, {2}, {3}, {1, 2}, {0}};
+  EXPECT_EQ(ends_of_ahead(stages, elements, 0), (std::vector<std::size_t>{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(ends_of_ahead(stages, elements, 1), (std::vector<std::size_t>{3, 4, 4, 5, 6, 6}));
+  EXPECT_EQ(ends_of_ahead(stages, elements, 2), (std::vector<std::size_t>{4, 5, 5, 6, 6, 6}));
+}
+
 }  // namespace
 }  // namespace sluice::zero

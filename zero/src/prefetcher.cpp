@@ -7,6 +7,32 @@
 
 namespace sluice::zero {
 
+namespace {
+
+constexpr std::uint64_t kTinyShare = 32;
+
+}  // namespace
+
+std::vector<std::size_t> ends_of_ahead(const std::vector<std::vector<std::size_t>>& stages,
+                                       const std::vector<std::uint64_t>& elements,
+                                       int units_ahead) {
+  const std::uint64_t tiny =
+      elements.empty() ? 0 : *std::max_element(elements.begin(), elements.end()) / kTinyShare;
+  std::vector<std::size_t> ends;
+  for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+    std::size_t end = stage + 1;
+    std::uint64_t uncounted = 0;
+    for (int counted = 0; counted < units_ahead && end < stages.size(); ++end) {
+      for (const std::size_t unit : stages[end]) uncounted += elements[unit];
+      if (uncounted <= tiny) continue;
+      uncounted = 0;
+      ++counted;
+    }
+    ends.push_back(end);
+  }
+  return ends;
+}
+
 Prefetcher::Prefetcher(std::vector<ShardedUnit*> units, std::vector<bool> retained,
                        PrefetchLimits limits)
     : units_(std::move(units)),
@@ -14,10 +40,12 @@ Prefetcher::Prefetcher(std::vector<ShardedUnit*> units, std::vector<bool> retain
       holds_(units_.size()),
       limits_(limits) {
   SLUICE_CHECK(retained_.size() == units_.size(), "one retained flag for each unit");
+  for (const ShardedUnit* unit : units_) elements_.push_back(unit->layout().flat_count);
 }
 
 void Prefetcher::begin_pass(std::vector<std::vector<std::size_t>> stages) {
   stages_ = std::move(stages);
+  ends_of_ahead_ = ends_of_ahead(stages_, elements_, limits_.units_ahead);
   next_ = 0;
 }
 
@@ -36,16 +64,15 @@ void Prefetcher::start_ahead() {
   std::uint64_t ahead = 0;
   for (std::size_t u = 0; u < units_.size(); ++u) {
     if (units_[u]->weight_state() == WeightState::sharded) continue;
-    const std::uint64_t count = units_[u]->layout().flat_count;
+    const std::uint64_t count = elements_[u];
     live += count;
-    if (!used_in(u, next_ - 1, next_ - 1)) ahead += count;
+    if (!used_in(u, next_ - 1, next_)) ahead += count;
   }
-  const std::size_t last =
-      std::min(stages_.size(), next_ + static_cast<std::size_t>(limits_.units_ahead));
-  for (std::size_t stage = next_; stage < last; ++stage) {
+  const std::size_t end = ends_of_ahead_[next_ - 1];
+  for (std::size_t stage = next_; stage < end; ++stage) {
     for (const std::size_t unit : stages_[stage]) {
       if (units_[unit]->weight_state() != WeightState::sharded) continue;
-      const std::uint64_t count = units_[unit]->layout().flat_count;
+      const std::uint64_t count = elements_[unit];
       if (ahead >= limits_.elements_ahead || live + count > limits_.live_elements) return;
       units_[unit]->begin_gather();
       live += count;
@@ -55,11 +82,10 @@ void Prefetcher::start_ahead() {
 }
 
 void Prefetcher::leave_stage() {
-  const std::size_t soon = next_ + static_cast<std::size_t>(limits_.units_ahead);
+  const std::size_t end = next_ < stages_.size() ? ends_of_ahead_[next_] : next_;
   for (std::size_t u = 0; u < units_.size(); ++u) {
     if (holds_[u] > 0 || units_[u]->weight_state() != WeightState::gathered) continue;
-    const bool needed = retained_[u] ? used_in(u, next_, stages_.size()) : used_in(u, next_, soon);
-    if (!needed) units_[u]->release();
+    if (!used_in(u, next_, retained_[u] ? stages_.size() : end)) units_[u]->release();
   }
 }
 
@@ -84,9 +110,9 @@ void Prefetcher::let_all_go() {
   std::fill(holds_.begin(), holds_.end(), 0);
 }
 
-// Whether `unit` is used in the stages [first_stage, last_stage], as far as there are any.
-bool Prefetcher::used_in(std::size_t unit, std::size_t first_stage, std::size_t last_stage) const {
-  for (std::size_t stage = first_stage; stage < stages_.size() && stage <= last_stage; ++stage) {
+// Whether `unit` is used in the stages [first_stage, end), as far as there are any.
+bool Prefetcher::used_in(std::size_t unit, std::size_t first_stage, std::size_t end) const {
+  for (std::size_t stage = first_stage; stage < stages_.size() && stage < end; ++stage) {
     if (std::find(stages_[stage].begin(), stages_[stage].end(), unit) != stages_[stage].end()) {
       return true;
     }

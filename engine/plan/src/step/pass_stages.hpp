@@ -16,4 +16,9 @@ std::vector<std::vector<std::size_t>> pass_stages(const Plan& plan);
 std::vector<std::vector<std::size_t>> stages_by_unit(
     const std::vector<std::vector<std::size_t>>& stages, std::size_t unit_count);
 
+// zero::ends_of_ahead of these stages, for the plan's units.
+std::vector<std::size_t> stage_ends_of_ahead(const Plan& plan,
+                                             const std::vector<std::vector<std::size_t>>& stages,
+                                             int units_ahead);
+
 }  // namespace sluice::plan

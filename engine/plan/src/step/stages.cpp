@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "sluice/zero/prefetcher.hpp"
 #include "step/pass_stages.hpp"
 
 namespace sluice::plan {
@@ -37,6 +38,14 @@ std::vector<std::vector<std::size_t>> stages_by_unit(
     for (const std::size_t unit : stages[s]) uses[unit].push_back(s);
   }
   return uses;
+}
+
+std::vector<std::size_t> stage_ends_of_ahead(const Plan& plan,
+                                             const std::vector<std::vector<std::size_t>>& stages,
+                                             int units_ahead) {
+  std::vector<std::uint64_t> elements;
+  for (const zero::UnitLayout& layout : plan.layouts) elements.push_back(layout.flat_count);
+  return zero::ends_of_ahead(stages, elements, units_ahead);
 }
 
 }  // namespace sluice::plan

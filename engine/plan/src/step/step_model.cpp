@@ -115,15 +115,20 @@ StepModel::StepModel(const Plan& plan)
     full_bytes_.push_back(full_bytes(plan.compute_dtype));
     full_gradient_bytes_.push_back(full_bytes(plan.config.gradient_dtype()));
   }
+  for (const int units_ahead : {0, 1})
+    ends_of_ahead_.push_back(stage_ends_of_ahead(plan, stages_, units_ahead));
 }
 
-// Gathered copies of the units that this stage and the `units_ahead` stages after it use.
+const std::vector<std::size_t>& StepModel::ends_of_ahead(int units_ahead) const {
+  return ends_of_ahead_.at(static_cast<std::size_t>(units_ahead));
+}
+
+// Gathered copies of the units that this stage and the stages gathered ahead of it use.
 std::uint64_t StepModel::gathered_at(const std::vector<UnitPlacement>& units, std::size_t stage,
                                      int units_ahead) const {
-  const std::size_t last =
-      std::min(stages_.size() - 1, stage + static_cast<std::size_t>(units_ahead));
+  const std::size_t end = ends_of_ahead(units_ahead)[stage];
   std::uint64_t sum = 0;
-  for (std::size_t s = stage; s <= last; ++s) {
+  for (std::size_t s = stage; s < end; ++s) {
     for (const std::size_t unit : stages_[s]) {
       const auto next_use = std::lower_bound(uses_[unit].begin(), uses_[unit].end(), stage);
       const bool counted = *next_use < s;
@@ -191,13 +196,14 @@ std::uint64_t StepModel::without_gaps(std::uint64_t room_bytes) const {
 
 std::vector<StepModel::Retained> StepModel::retained_weights(std::size_t unit,
                                                              const Overlap& overlap) const {
-  const auto ahead = static_cast<std::size_t>(overlap.prefetch_units);
+  const std::vector<std::size_t>& ends = ends_of_ahead(overlap.prefetch_units);
   std::vector<Retained> spans;
   for (std::size_t i = 0; i + 1 < uses_[unit].size(); ++i) {
     const std::size_t after_use = uses_[unit][i] + 1;
     const std::size_t next_use = uses_[unit][i + 1];
-    if (after_use + ahead < next_use)
-      spans.push_back({{after_use, next_use - ahead}, full_bytes_[unit]});
+    std::size_t ahead = next_use;  // the first stage that gathers the next use ahead
+    while (ahead > after_use && ends[ahead - 1] > next_use) --ahead;
+    if (after_use < ahead) spans.push_back({{after_use, ahead}, full_bytes_[unit]});
   }
   return spans;
 }

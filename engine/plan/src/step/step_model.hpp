@@ -79,12 +79,15 @@ class StepModel {
  private:
   std::uint64_t gathered_at(const std::vector<UnitPlacement>& units, std::size_t stage,
                             int units_ahead) const;
+  const std::vector<std::size_t>& ends_of_ahead(int units_ahead) const;
   std::uint64_t gaps_between(std::uint64_t transient_bytes) const;
   std::uint64_t gradients_at(const std::vector<UnitPlacement>& units, std::size_t stage,
                              int in_flight) const;
 
   std::vector<std::vector<std::size_t>> stages_;
-  std::vector<std::vector<std::size_t>> uses_;      // stages_by_unit
+  std::vector<std::vector<std::size_t>> uses_;  // stages_by_unit
+  // By units gathered ahead (0 and 1), then by stage.
+  std::vector<std::vector<std::size_t>> ends_of_ahead_;
   std::vector<std::uint64_t> full_bytes_;           // by unit: gathered
   std::vector<std::uint64_t> full_gradient_bytes_;  // by unit: its flat gradient
   std::vector<models::UnitWorkspace> workspaces_;   // by unit

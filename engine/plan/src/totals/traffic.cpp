@@ -14,16 +14,16 @@ using offload::Tier;
 
 namespace {
 
-// Gathers of a unit in a pass. The unit stays gathered between stages within the prefetch distance,
-// or for the whole pass when it stays until backward.
-int gathers_per_pass(const Plan& plan, std::size_t unit, const std::vector<std::size_t>& uses) {
+// Gathers of a unit in a pass. The unit stays gathered where the stage after a use gathers the next
+// one ahead, or for the whole pass when it stays until backward.
+int gathers_per_pass(const Plan& plan, std::size_t unit, const std::vector<std::size_t>& uses,
+                     const std::vector<std::size_t>& ends_of_ahead) {
   int gathers = 0;
   std::size_t last_use = 0;
   for (const std::size_t stage : uses) {
     const bool still_there =
-        gathers > 0 &&
-        (plan.units[unit].gathered_until_backward ||
-         stage - last_use <= static_cast<std::size_t>(plan.schedule.prefetch_units) + 1);
+        gathers > 0 && (plan.units[unit].gathered_until_backward || stage <= last_use + 1 ||
+                        stage < ends_of_ahead[last_use + 1]);
     if (!still_there) ++gathers;
     last_use = stage;
   }
@@ -47,14 +47,12 @@ std::vector<std::uint64_t> gradient_sends(const Plan& plan) {
 }
 
 // Bytes that the computing thread's visits to a unit move.
-UnitTraffic visits_to(const Plan& plan, std::size_t u, const std::vector<std::size_t>& uses,
-                      std::uint64_t sends) {
+UnitTraffic visits_to(const Plan& plan, std::size_t u, int gathers_per_pass, std::uint64_t sends) {
   const UnitPlacement& unit = plan.units[u];
   const std::uint64_t compute = shard_count(plan, u) * size_of(plan.compute_dtype);
   UnitTraffic traffic;
   if (!weights_used_at_home(unit)) {
-    const std::uint64_t gathers =
-        plan.passes() * static_cast<std::uint64_t>(gathers_per_pass(plan, u, uses));
+    const std::uint64_t gathers = plan.passes() * static_cast<std::uint64_t>(gathers_per_pass);
     traffic.h2d_bytes += gathers * compute;
     if (unit.weights == Tier::nvme) traffic.read_bytes += gathers * compute;
   }
@@ -145,11 +143,13 @@ UnitTraffic update_traffic(const Plan& plan, std::size_t unit) {
 }
 
 std::vector<UnitTraffic> visits_traffic(const Plan& plan) {
-  const auto uses = stages_by_unit(pass_stages(plan), plan.layouts.size());
+  const auto stages = pass_stages(plan);
+  const auto uses = stages_by_unit(stages, plan.layouts.size());
+  const auto ends = stage_ends_of_ahead(plan, stages, plan.schedule.prefetch_units);
   const std::vector<std::uint64_t> sends = gradient_sends(plan);
   std::vector<UnitTraffic> all;
   for (std::size_t u = 0; u < plan.units.size(); ++u)
-    all.push_back(visits_to(plan, u, uses[u], sends[u]));
+    all.push_back(visits_to(plan, u, gathers_per_pass(plan, u, uses[u], ends), sends[u]));
   return all;
 }
 

@@ -13,8 +13,15 @@
 
 namespace sluice::zero {
 
+// By stage, one past the last stage whose units are gathered early while those of the stage are in
+// use: `units_ahead` stages later. Stages of few elements do not count, until together they have
+// over 1/32 of the largest unit's: a norm between a block and the head does not delay the gather of
+// the head. `elements[u]`: those of unit u. The ends never fall. Thread-safe.
+std::vector<std::size_t> ends_of_ahead(const std::vector<std::vector<std::size_t>>& stages,
+                                       const std::vector<std::uint64_t>& elements, int units_ahead);
+
 struct PrefetchLimits {
-  int units_ahead = 1;  // entries of the pass that may be gathered early; 0: none
+  int units_ahead = 1;  // stages of the pass that may be gathered early (ends_of_ahead); 0: none
   // Once this many elements are gathering early, no further unit is begun.
   std::uint64_t elements_ahead = ~0ULL;
   // Limit of elements gathered or gathering, those of the current stage included.
@@ -45,15 +52,17 @@ class Prefetcher {
   void let_all_go();
 
  private:
-  bool used_in(std::size_t unit, std::size_t first_stage, std::size_t last_stage) const;
+  bool used_in(std::size_t unit, std::size_t first_stage, std::size_t end) const;
   void start_ahead();
 
   std::vector<ShardedUnit*> units_;
   std::vector<bool> retained_;
   std::vector<int> holds_;  // by unit
   PrefetchLimits limits_;
+  std::vector<std::uint64_t> elements_;  // by unit
   std::vector<std::vector<std::size_t>> stages_;
-  std::size_t next_ = 0;  // the stage that enter_stage enters
+  std::vector<std::size_t> ends_of_ahead_;  // by stage
+  std::size_t next_ = 0;                    // the stage that enter_stage enters
 };
 
 }  // namespace sluice::zero
