@@ -212,6 +212,50 @@ def test_with_json_an_interruption_is_an_object_too(tokenizer: Path, tmp_path: P
     assert json.loads(out) == {"error": "interrupted; no file was written", "exit_code": 130}
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(r'{"text": "\ud800"}', "half of a surrogate pair, '\\ud800', is no character"), ("[" * 100_000, "nested too deeply")],
+)
+def test_a_line_that_is_no_text_is_named(text: str, message: str, tokenizer: Path, tmp_path: Path) -> None:
+    source = tmp_path / "a.jsonl"
+    source.write_text('{"text": "a"}\n' + text + "\n")
+    result = run(source, "--tokenizer", tokenizer, "--out", tmp_path / "a.bin", "--json")
+    assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
+    assert f"{source}:2: " in result.stderr and message in result.stderr
+    assert json.loads(result.stdout)["exit_code"] == 2
+
+
+def test_an_input_is_not_replaced(tokenizer: Path, tmp_path: Path) -> None:
+    source = tmp_path / "a.bin"
+    source.write_text("precious")
+    result = run(source, "--tokenizer", tokenizer, "--out", tmp_path / "." / "a.bin", "--force")
+    assert result.returncode == 2 and "is an input too" in result.stderr
+    assert source.read_text() == "precious"
+
+
+def test_a_device_is_no_text(tokenizer: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").symlink_to("/dev/zero")
+    result = run(tmp_path / "a.txt", "--tokenizer", tokenizer, "--out", tmp_path / "a.bin")
+    assert result.returncode == 2 and "a device, not a file" in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--json"], [], ["--help"]])
+def test_standard_output_that_is_full_is_an_error(arguments: list[str], tokenizer: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("alpha")
+    command = [sys.executable, "-m", "sluice", "data", "tokenize", tmp_path / "a.txt", "--tokenizer", tokenizer, "--out", tmp_path / "a.bin"]
+    with open("/dev/full", "w") as full:
+        result = subprocess.run([*map(str, command), *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (4, "sluice data: standard output: write: No space left on device\n")
+
+
+def test_closed_streams_do_not_stop_the_work(tokenizer: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("alpha")
+    command = [sys.executable, "-m", "sluice", "data", "tokenize", tmp_path / "a.txt", "--tokenizer", tokenizer, "--out", tmp_path / "a.bin"]
+    result = subprocess.run(["bash", "-c", '"$@" <&- >&- 2>&-', "-", *map(str, command)], timeout=60)
+    assert result.returncode == 0
+    assert tokens(tmp_path / "a.bin")
+
+
 def test_a_vocabulary_beyond_16_bits_asks_for_u32(tmp_path: Path) -> None:
     words = {f"w{number}": number for number in range(65_537)}
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from .documents import STDIN, documents, size_of, sources
 from .encoding import TextEncoder
-from .failure import OTHER, Failure
+from .failure import OTHER, STORAGE, Failure
 from .token_file import TokenFile, check_name
 
 _EXAMPLES = """examples:
@@ -25,12 +25,14 @@ _EXAMPLES = """examples:
   zcat dump.jsonl.gz | sluice data tokenize - --tokenizer gpt2/ --out dump.bin
   sluice train --config ds.json --model config.json --data book.bin
 """
+_MOST_THREADS = 1024
 _BAR_WIDTH = 24
 _SECONDS_BETWEEN_REDRAWS, _SECONDS_BETWEEN_LINES = 0.2, 10.0
 
 
 def main(arguments: Sequence[str]) -> int:
     """Runs `sluice data ARGUMENTS`. Returns the exit code, which docs/cli.md explains."""
+    _open_missing_streams()
     try:
         try:
             return _run(arguments)
@@ -43,14 +45,38 @@ def main(arguments: Sequence[str]) -> int:
         except MemoryError:
             return _failed(arguments, "out of memory: the longest line of the input has to fit", OTHER)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 141
+
+
+def _open_missing_streams() -> None:
+    """Streams that the caller closed are None in Python: what is written to them goes nowhere."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))
+
+
+def _drop_output() -> None:
+    """What standard output could not take is not tried again when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _print(text: str = "") -> None:
+    """Prints a line on standard output, or nothing and what waits there. Raises Failure where it cannot be written."""
+    try:
+        print(text, end="\n" if text else "", flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _drop_output()
+        raise Failure(f"standard output: write: {error.strerror}", STORAGE) from None
 
 
 def _run(arguments: Sequence[str]) -> int:
     try:
         asked = _parser().parse_args(arguments)
     except SystemExit as ended:  # --help
+        _print()
         return int(ended.code or 0)
     signal.signal(signal.SIGTERM, _terminated)
     return _tokenize(asked)
@@ -60,7 +86,8 @@ def _failed(arguments: Sequence[str], message: str, exit_code: int) -> int:
     """Says why on standard error; with --json, which a usage error leaves unparsed, as an object on standard output too."""
     print(f"sluice data: {message}", file=sys.stderr)
     if "--json" in arguments:
-        print(json.dumps({"error": message, "exit_code": exit_code}), flush=True)
+        with contextlib.suppress(Failure):  # where it is standard output that fails
+            _print(json.dumps({"error": message, "exit_code": exit_code}))
     return exit_code
 
 
@@ -98,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--held-out", type=float, default=0.0, metavar="F", help="this share of the documents goes to --held-out-file")
     add("--held-out-file", type=Path, metavar="FILE", help="for `sluice train --eval-data`")
     add("--seed", type=int, default=0, metavar="N", help="which documents are held out (default: 0)")
-    add("--threads", type=int, metavar="N", help="threads of the tokenizer (default: all cores)")
+    add("--threads", type=int, metavar="N", help="threads of the tokenizer (1 to 1,024; default: all cores)")
     add("--force", action="store_true", help="replace files that are there")
     add("--json", action="store_true", help="one JSON object on standard output at the end")
     return parser
@@ -113,8 +140,8 @@ def _check(asked: argparse.Namespace) -> None:
         raise Failure("--out and --held-out-file are one file")
     if asked.eod is not None and asked.no_eod:
         raise Failure("--eod and --no-eod exclude each other")
-    if asked.threads is not None and asked.threads < 1:
-        raise Failure(f"--threads {asked.threads}: at least 1")
+    if asked.threads is not None and not 1 <= asked.threads <= _MOST_THREADS:
+        raise Failure(f"--threads {asked.threads}: from 1 to {_MOST_THREADS:,}")
 
 
 class _Progress:
@@ -166,6 +193,9 @@ def _tokenize(asked: argparse.Namespace) -> int:
     names = [path for path in (asked.out, asked.held_out_file) if path is not None]
     for name in names:
         check_name(name, encoder.vocabulary_size, asked.force)
+        for path in paths:
+            if path != STDIN and name.exists() and name.samefile(path):
+                raise Failure(f"{name}: the file is an input too, which --force would replace: write to another one")
     progress = _Progress(size_of(paths))
     with contextlib.ExitStack() as drafts:
         files = []
@@ -230,12 +260,12 @@ def _place(asked: argparse.Namespace, document: int) -> int:
 
 def _report(asked: argparse.Namespace, encoder: TextEncoder, files: list[TokenFile], facts: dict[str, Any]) -> None:
     if asked.json:
-        print(json.dumps({**facts, "unclear_cuts": encoder.unclear_cuts, "files": [file.facts() for file in files]}))
+        _print(json.dumps({**facts, "unclear_cuts": encoder.unclear_cuts, "files": [file.facts() for file in files]}))
         return
     for file in files:
         size = file.path.stat().st_size
-        print(f"{file.path}: {file.tokens:,} tokens of {file.documents:,} documents, {size:,} bytes")
+        _print(f"{file.path}: {file.tokens:,} tokens of {file.documents:,} documents, {size:,} bytes")
     end = "no token" if encoder.end_token is None else encoder.end_token
-    print(f"vocabulary {encoder.vocabulary_size:,}, {end} behind each document, {facts['seconds']:.1f} s")
+    _print(f"vocabulary {encoder.vocabulary_size:,}, {end} behind each document, {facts['seconds']:.1f} s")
     if encoder.unclear_cuts:
-        print(f"{encoder.unclear_cuts:,} cuts of long documents may have changed a token: no line ended there")
+        _print(f"{encoder.unclear_cuts:,} cuts of long documents may have changed a token: no line ended there")

@@ -28,6 +28,8 @@ def sources(inputs: Iterable[str]) -> list[Path]:
         path = Path(text)
         if text != "-" and not path.exists():
             raise Failure(f"{path}: there is no such file or folder")
+        if path.is_block_device() or path.is_char_device():
+            raise Failure(f"{path}: a device, not a file: - reads standard input")
         if not path.is_dir():
             found.append(path)
             continue
@@ -105,10 +107,16 @@ def _text_of(path: Path, number: int, line: bytes, key: str) -> str:
         value = json.loads(line)
     except ValueError as error:
         raise Failure(f"{path}:{number}: no JSON: {error}") from None
+    except RecursionError:
+        raise Failure(f"{path}:{number}: JSON that is nested too deeply") from None
     text = value.get(key) if isinstance(value, dict) else None
     if not isinstance(text, str):
         has = f"keys {', '.join(map(repr, value))}" if isinstance(value, dict) else type(value).__name__
         raise Failure(f"{path}:{number}: no text in {key!r} (the line has {has}): --json-key names the key")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise Failure(f"{path}:{number}: half of a surrogate pair, {error.object[error.start]!r}, is no character: remove the line") from None
     return text
 
 
