@@ -63,17 +63,19 @@ TEST(ParseArguments, TakesTheSameLineForPlanWithoutData) {
 }
 
 TEST(ParseArguments, FillsAGenerateRequest) {
-  const auto request = std::get<GenerateArguments>(
-                           parse_arguments({"generate", "--model", "m", "--weights", "w",
-                                            "--prompt", "a b", "--max-new-tokens", "5",
-                                            "--temperature", "0", "--top-k", "40", "--seed", "3"})
-                               .command)
-                           .request;
+  const auto request =
+      std::get<GenerateArguments>(
+          parse_arguments({"generate", "--model", "m", "--weights", "w", "--prompt", "a b",
+                           "--max-new-tokens", "5", "--temperature", "0", "--top-k", "40", "--seed",
+                           "3", "--dtype", "bf16"})
+              .command)
+          .request;
   EXPECT_EQ(request.prompt, "a b");
   EXPECT_EQ(request.max_new_tokens, 5);
   EXPECT_EQ(request.temperature, 0);
   EXPECT_EQ(request.top_k, 40);
   EXPECT_EQ(request.seed, 3U);
+  EXPECT_EQ(request.dtype, DType::bf16);
 }
 
 TEST(ParseArguments, FillsExportAndJson) {

@@ -50,6 +50,12 @@ void add_generate(CLI::App& root, Building& building) {
       [&request](const std::string& text) { request.top_k = to_integer("--top-k", text, 0); });
   add_option(command, "--seed", "N", Need::optional, "seed of the draw (default 0)",
              [&request](const std::string& text) { request.seed = to_unsigned("--seed", text); });
+  add_option(command, "--dtype", "TYPE", Need::optional,
+             "fp32 (default), or bf16, in half of the memory", [&request](const std::string& text) {
+               if (text != "fp32" && text != "bf16")
+                 throw InvalidArgument("--dtype: expected fp32 or bf16, found \"" + text + "\"");
+               request.dtype = parse_dtype(text);
+             });
   when_named(command, building, [&building] { return GenerateArguments{building.generate}; });
 }
 

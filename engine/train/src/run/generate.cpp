@@ -12,7 +12,9 @@
 #include "run/run.hpp"
 #include "saved/run_source.hpp"
 #include "sluice/base/bytes.hpp"
+#include "sluice/base/dtype.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/log.hpp"
 #include "sluice/base/threads.hpp"
 #include "sluice/config/model_config.hpp"
 #include "sluice/models/checkpoints.hpp"
@@ -22,6 +24,7 @@
 #include "sluice/models/philox.hpp"
 #include "sluice/models/saved_state.hpp"
 #include "sluice/models/state_reader.hpp"
+#include "sluice/models/torch_dtype.hpp"
 #include "sluice/models/weight_reader.hpp"
 #include "sluice/nvme/io_engine.hpp"
 #include "sluice/offload/directory_lock.hpp"
@@ -71,9 +74,8 @@ class WeightSource {
 };
 
 torch::Tensor load_unit(const zero::UnitLayout& layout, std::size_t unit,
-                        const WeightSource& source) {
-  torch::Tensor flat =
-      torch::empty({static_cast<std::int64_t>(layout.flat_count)}, torch::kBFloat16);
+                        const WeightSource& source, torch::Dtype dtype) {
+  torch::Tensor flat = torch::empty({static_cast<std::int64_t>(layout.flat_count)}, dtype);
   for (std::uint64_t begin = 0; begin < layout.flat_count; begin += kTileCount) {
     const std::uint64_t count = std::min(kTileCount, layout.flat_count - begin);
     torch::Tensor part = torch::empty({static_cast<std::int64_t>(count)}, torch::kFloat32);
@@ -88,9 +90,10 @@ class Generator {
  public:
   Generator(const plan::Plan& shape, const WeightSource& source)
       : layouts_(shape.layouts),
-        modules_(models::make_gpt2_modules(shape.model, torch::kBFloat16)) {
-    for (std::size_t u = 0; u < layouts_.size(); ++u)
-      flats_.push_back(load_unit(layouts_[u], u, source));
+        modules_(models::make_gpt2_modules(shape.model, models::torch_dtype(shape.compute_dtype))) {
+    for (std::size_t u = 0; u < layouts_.size(); ++u) {
+      flats_.push_back(load_unit(layouts_[u], u, source, models::torch_dtype(shape.compute_dtype)));
+    }
     for (std::size_t u = 0; u < layouts_.size(); ++u) {
       std::vector<torch::Tensor> borrowed;
       for (const auto& from : layouts_[u].borrowed) {
@@ -123,7 +126,7 @@ void check_finite(const torch::Tensor& logits, const std::string& weights_path) 
   if (logits.isfinite().all().item<bool>()) return;
   throw StorageError(weights_path,
                      "cannot be used: with these weights the model's output is not finite, they "
-                     "hold NaN or infinities, or are too large for bf16");
+                     "hold NaN or infinities, or are too large");
 }
 
 // Draws with a number from Philox keyed by the seed, so the same seed gives the same text.
@@ -148,8 +151,9 @@ std::int64_t draw(const torch::Tensor& logits, const GenerateRequest& request,
 }
 
 // A plan's shape without placing anything: layouts of the model.
-plan::Plan shape_of(const config::ModelConfig& model) {
+plan::Plan shape_of(const config::ModelConfig& model, DType dtype) {
   plan::Plan shape;
+  shape.compute_dtype = dtype;
   shape.model = model;
   shape.layouts = models::gpt2_units(model, 1);
   return shape;
@@ -157,11 +161,14 @@ plan::Plan shape_of(const config::ModelConfig& model) {
 
 void check_memory(const plan::Plan& shape) {
   std::uint64_t need = 0;
-  for (const zero::UnitLayout& layout : shape.layouts) need += layout.flat_count * 2;
+  for (const zero::UnitLayout& layout : shape.layouts)
+    need += layout.flat_count * size_of(shape.compute_dtype);
   const std::uint64_t available = plan::available_memory_bytes();
   if (need > available) {
+    const bool can_halve = shape.compute_dtype == DType::fp32 && need / 2 <= available;
     throw DoesNotFit("generating holds all weights in memory: " + format_bytes(need) + " needed, " +
-                     format_bytes(available) + " free");
+                     format_bytes(available) + " free" +
+                     (can_halve ? "; --dtype bf16 takes half of that" : ""));
   }
 }
 
@@ -176,7 +183,7 @@ void run_generation(const GenerateRequest& request, GenerateObserver& observer,
   check_threads(at::get_num_threads() - 1);
   models::check_parallel_work();
   const torch::NoGradGuard no_grad;
-  const plan::Plan shape = shape_of(config::load_model_config(request.model_path));
+  const plan::Plan shape = shape_of(config::load_model_config(request.model_path), request.dtype);
   check_memory(shape);
   std::vector<std::int64_t> tokens;
   for (const char c : request.prompt) {
@@ -188,16 +195,16 @@ void run_generation(const GenerateRequest& request, GenerateObserver& observer,
   Generator generator(shape, source);
 
   const std::int64_t window = shape.model.n_positions;
-  const auto restart = [&] {
-    // Positions are absolute: when the window is full, go on from its last half.
-    const auto kept = std::min<std::size_t>(
-        tokens.size(), static_cast<std::size_t>(std::max<std::int64_t>(window / 2, 1)));
-    tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(kept));
-    generator.forget();
-    return generator.advance(tokens, 0);
+  const auto keep_last = [&](std::int64_t count) {
+    if (static_cast<std::int64_t>(tokens.size()) > count)
+      tokens.erase(tokens.begin(), tokens.end() - count);
   };
-  torch::Tensor logits =
-      static_cast<std::int64_t>(tokens.size()) < window ? generator.advance(tokens, 0) : restart();
+  if (static_cast<std::int64_t>(tokens.size()) > window) {
+    keep_last(window);
+    log(LogLevel::warn, "--prompt is longer than the model's n_positions: its last " +
+                            std::to_string(window) + " tokens count");
+  }
+  torch::Tensor logits = generator.advance(tokens, 0);
   check_finite(logits, request.weights_path);
   observer.on_ready();
   for (std::int64_t made = 0; made < request.max_new_tokens && stop == 0; ++made) {
@@ -205,7 +212,13 @@ void run_generation(const GenerateRequest& request, GenerateObserver& observer,
     observer.on_token(token);
     const auto position = static_cast<std::int64_t>(tokens.size());
     tokens.push_back(token);
-    logits = position < window ? generator.advance({token}, position) : restart();
+    if (position < window) {
+      logits = generator.advance({token}, position);
+    } else {  // positions are absolute: when the window is full, go on from its last half
+      keep_last(std::max<std::int64_t>(window / 2, 1));
+      generator.forget();
+      logits = generator.advance(tokens, 0);
+    }
     check_finite(logits, request.weights_path);
   }
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "sluice/base/dtype.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/plan/plan.hpp"
 #include "sluice/plan/prediction.hpp"
@@ -81,6 +82,7 @@ struct GenerateRequest {
   double temperature = 0.8;  // 0: always the likeliest token
   std::int64_t top_k = 0;    // 0: all
   std::uint64_t seed = 0;
+  DType dtype = DType::fp32;  // that weights are held and computed in: fp32 or bf16
 };
 class GenerateObserver {
  public:
