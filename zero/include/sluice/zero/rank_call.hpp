@@ -1,6 +1,6 @@
 #pragma once
 // RankCall: one operation over ranks as a value: what is done, on which memory, for what purpose.
-// Callers use the named functions of Communicator; implementations take the value.
+// Communicator has named functions for those that sharding needs.
 //
 // Values that own no memory. Thread-compatible.
 
