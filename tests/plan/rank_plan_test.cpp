@@ -54,7 +54,7 @@ TEST(RankBytes, FollowTheFormatOfTheStates) {
   EXPECT_EQ(rank_bytes(shape, 4).states, 250U * 12);  // master and two moments
   shape.format.moments = config::MomentFormat::bf16;
   EXPECT_EQ(rank_bytes(shape, 4).states, 250U * 8);
-  shape.format.kind = models::StateKind::sgd;
+  shape.format.rule = cpu_adam::Rule::sgd;
   EXPECT_EQ(rank_bytes(shape, 4).states, 250U * 4);
 }
 
@@ -91,7 +91,7 @@ TEST(RankShape, FollowsTheConfiguration) {
   EXPECT_EQ(rank_shape(config, model).gradient_bytes, 4U);
   EXPECT_EQ(rank_shape(config, model).wire_bytes, 4U);
   config.zero.reduction.wire_dtype = DType::bf16;
-  config.sluice.durability = config::Durability::none;
+  config.sluice.durability = Durability::none;
   config.sluice.activations = config::Activations::offload;
   EXPECT_EQ(rank_shape(config, model).wire_bytes, 2U);
   EXPECT_EQ(rank_shape(config, model).slots, 1U);

@@ -29,6 +29,8 @@ enum class Operation {
   barrier,
 };
 std::string_view name_of(Operation operation);
+// The operation with this name. Throws InvalidArgument.
+Operation parse_operation(std::string_view name);
 // send and receive: between two ranks, and no part of the other ranks' order.
 constexpr bool is_pairwise(Operation operation) {
   return operation == Operation::send || operation == Operation::receive;
