@@ -27,7 +27,7 @@
 
 namespace sluice::train {
 
-// A struct of owners, in order, without behaviour of its own; so its members are public.
+// Owners in order. Its members are public: the parts of a run use each other through it.
 // Confined to the thread that trains.
 struct RunResources {
   // `plan`, `start.held` and `trace` must outlive it; `trace` may be null. `device`: that of the
