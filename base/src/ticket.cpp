@@ -175,12 +175,4 @@ bool all_done(const std::vector<Ticket>& tickets) {
   return true;
 }
 
-void finish_all(std::vector<Ticket>& tickets, double& stall_seconds) {
-  if (all_done(tickets)) return finish_all(tickets);
-  const auto begin = std::chrono::steady_clock::now();
-  for (const Ticket& ticket : tickets) ticket.wait();
-  stall_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  finish_all(tickets);
-}
-
 }  // namespace sluice

@@ -1,6 +1,5 @@
 #include "sluice/base/worker.hpp"
 
-#include <chrono>
 #include <exception>
 #include <utility>
 
@@ -30,11 +29,6 @@ Ticket Worker::begin(std::function<void()> task) {
   return ticket;
 }
 
-double Worker::busy_seconds() const {
-  MutexLock lock(mutex_);
-  return busy_seconds_;
-}
-
 void Worker::run() {
   for (;;) {
     Item item;
@@ -45,7 +39,6 @@ void Worker::run() {
       item = std::move(queue_.front());
       queue_.pop_front();
     }
-    const auto begin = std::chrono::steady_clock::now();
     std::exception_ptr error;
     try {
       item.task();
@@ -53,11 +46,6 @@ void Worker::run() {
       error = std::current_exception();
     }
     item.task = nullptr;  // frees the task's captures before its ticket ends
-    {
-      MutexLock lock(mutex_);
-      busy_seconds_ +=
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    }
     item.done.complete(std::move(error));
   }
 }

@@ -22,6 +22,7 @@
 #include "slices.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/worker.hpp"
+#include "sluice/config/lr_schedule.hpp"
 #include "sluice/plan/make_plan.hpp"
 #include "step/run_resources.hpp"
 #include "update/state_updater.hpp"
@@ -144,7 +145,10 @@ class Updates {
     made.first_element = placement.first_element(range.unit) + range.begin;
     return made;
   }
-  UpdateSettings next() { return settings_of_update(plan_, ++step_); }
+  UpdateSettings next() {
+    ++step_;
+    return settings_of_update(plan_, step_, config::learning_rate(plan_.config, step_));
+  }
   template <typename Work>
   double rate(const Work& work) const {
     return 1e-9 * static_cast<double>(bytes()) / bench::seconds_of(work);

@@ -10,8 +10,6 @@ namespace sluice::cpu_adam {
 
 // The update rule of the configuration.
 Rule rule_of(const OptimizerConfig& config);
-// Number of moments of a rule, as of every configuration with that rule.
-std::size_t moment_count(Rule rule);
 // The constants of a step. Throws InvalidArgument with a value that is out of range, non-finite, or
 // beyond fp32.
 StepConstants constants_of(const OptimizerConfig& config, const Step& step);

@@ -21,8 +21,6 @@
 
 namespace sluice::cpu_adam {
 
-inline constexpr std::size_t kRules = 6;  // alternatives of Rule
-
 // Returns true if every value that it wrote is finite; false if one may not be (finite_check.hpp).
 using StepFunction = bool (*)(const StepConstants&, const TileArguments&);
 
@@ -42,9 +40,9 @@ inline constexpr std::size_t kGradientIndex = std::is_same_v<G, float>  ? 0
 
 struct Kernel {
   std::string_view name;
-  std::int64_t highway_target;      // 0: runs everywhere
-  StepFunction step[kRules][2][2];  // [Rule][MasterLayout][0: fp32 moments, 1: bf16]
-  SumFunction sum_squares[3];       // [kGradientIndex]
+  std::int64_t highway_target;                 // 0: runs everywhere
+  StepFunction step[std::size(kRules)][2][2];  // [Rule][MasterLayout][0: fp32 moments, 1: bf16]
+  SumFunction sum_squares[3];                  // [kGradientIndex]
 };
 
 // Makes a kernel of Step<R, layout, moment type>::run and SumSquares<G>::run for every combination.
@@ -59,7 +57,7 @@ constexpr Kernel make_kernel(std::string_view name, std::int64_t highway_target)
     cell[1][0] = &Step<R, MasterLayout::split, float>::run;
     cell[1][1] = &Step<R, MasterLayout::split, Bf16>::run;
   };
-  static_assert(sizeof...(Rules) == kRules);
+  static_assert(sizeof...(Rules) == std::size(kRules));
   (add(Rules{}), ...);
   kernel.sum_squares[kGradientIndex<float>] = &SumSquares<float>::run;
   kernel.sum_squares[kGradientIndex<Bf16>] = &SumSquares<Bf16>::run;

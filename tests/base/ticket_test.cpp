@@ -189,33 +189,5 @@ TEST(FinishAll, FinishesAllThenThrowsTheFirstError) {
   EXPECT_TRUE(tickets.empty());
 }
 
-TEST(FinishAll, CountsSecondsOnlyWhenItBlocks) {
-  double stall_seconds = 0;
-  TicketSource done;
-  std::vector<Ticket> tickets;
-  tickets.push_back(done.ticket());
-  done.complete();
-  finish_all(tickets, stall_seconds);
-  EXPECT_EQ(stall_seconds, 0.0);
-
-  TicketSource pending;
-  tickets.push_back(pending.ticket());
-  CompletesWhenBlocked completer(pending);
-  completer.arm();
-  finish_all(tickets, stall_seconds);
-  EXPECT_GT(stall_seconds, 0.0);
-}
-
-TEST(FinishAll, ThrowsAlsoAfterItHasCountedTheStall) {
-  double stall_seconds = 0;
-  TicketSource source;
-  std::vector<Ticket> tickets;
-  tickets.push_back(source.ticket());
-  CompletesWhenBlocked completer(source, failure("late"));
-  completer.arm();
-  EXPECT_THROW(finish_all(tickets, stall_seconds), std::runtime_error);
-  EXPECT_GT(stall_seconds, 0.0);
-}
-
 }  // namespace
 }  // namespace sluice

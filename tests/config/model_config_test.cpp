@@ -50,8 +50,6 @@ TEST(ModelConfig, ReadsAPublishedFile) {
   EXPECT_EQ(model.attn_pdrop, 0.1);
   EXPECT_EQ(model.inner_size(), 3072);
   EXPECT_EQ(model.head_size(), 64);
-  // The well-known 124M: 50257*768 + 1024*768 + 12*(12*768^2 + 13*768) + 2*768.
-  EXPECT_EQ(parameter_count(model), 124'439'808U);
 }
 
 TEST(ModelConfig, AbsentDropoutMeansNone) {
@@ -83,9 +81,6 @@ TEST(ModelConfig, EveryHonouredKeyIsRead) {
   EXPECT_EQ(model.embd_pdrop, 0.1);
   EXPECT_EQ(model.attn_pdrop, 0.2);
   EXPECT_EQ(model.resid_pdrop, 0.3);
-  // Embedding 11*20, positions 7*20, each layer 2*40 + (20*60+60) + (20*20+20) + (20*13+13) +
-  // (13*20+20), last norm 40, head 11*20.
-  EXPECT_EQ(parameter_count(model), 220U + 140U + 3U * (80 + 1260 + 420 + 273 + 280) + 40U + 220U);
 }
 
 TEST(ModelConfig, AcceptsTheGenericNamesOfSizes) {
@@ -155,19 +150,6 @@ TEST(ModelConfig, OfAnotherFamilyIsOneProblem) {
 
 TEST(ModelConfig, RequiresAModelType) {
   EXPECT_THAT(shown(model_problems_of("{}")), HasSubstr("model_type: required"));
-}
-
-TEST(ModelConfig, LargestSizesDoNotOverflow) {
-  ModelConfig model;
-  model.n_layer = 10'000;
-  model.n_embd = 1'048'576;
-  model.n_inner = 16'777'216;
-  model.n_positions = 16'777'216;
-  model.vocab_size = 16'777'216;
-  model.tie_word_embeddings = false;
-  // Layers alone: 1e4 * (4 * 2^40 + 2 * 2^44), plus biases and norms, plus 3 * 2^44.
-  const double expected = 1e4 * (4 * 0x1p40 + 2 * 0x1p44) + 3 * 0x1p44;
-  EXPECT_NEAR(static_cast<double>(parameter_count(model)) / expected, 1, 1e-5);
 }
 
 TEST(ModelConfig, CanonicalTextTellsModelsApartAndIgnoresDropout) {

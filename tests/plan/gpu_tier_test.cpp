@@ -174,7 +174,7 @@ class SmallDrive : public testing::Test {
     config_.zero.offload_optimizer = config_.zero.offload_param = {};
     config_.zero.offload_optimizer.device = config_.zero.offload_param.device = Device::nvme;
     config_.zero.offload_optimizer.nvme_path = config_.zero.offload_param.nvme_path = "/drive";
-    config_.sluice.durability = config::Durability::none;
+    config_.sluice.durability = Durability::none;
     const Plan asked = plan();
     machine_.free_disk_bytes = {{"/drive", asked.planned.tiers.nvme / 3}};
     machine_.file_systems = {{"/drive", 1}};
@@ -200,7 +200,7 @@ TEST_F(SmallDrive, TakesWhatItHasRoomFor) {
 }
 
 TEST_F(SmallDrive, IsRefusedWhereACommitWouldBeLost) {
-  config_.sluice.durability = config::Durability::process;
+  config_.sluice.durability = Durability::process;
   EXPECT_THROW(plan(), DoesNotFit);
   // A checkpoint on another drive is as good.
   config_.sluice.checkpoints.directory = "/elsewhere";
@@ -224,7 +224,7 @@ TEST(LargestPlan, HoldsTwelveAndAHalfBillionParametersWithAnH100) {
   machine.device.host_addressable = false;
   config::TrainConfig config = some_config(config::MasterFormat::split);
   config.micro_batch_size = config.train_batch_size = 4;
-  config.sluice.durability = config::Durability::none;
+  config.sluice.durability = Durability::none;
   config.sluice.host_bytes = {ByteBudget::Kind::bytes, 116 * kGiB};
   config::ModelConfig model;
   model.n_embd = 4096;

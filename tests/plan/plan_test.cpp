@@ -207,7 +207,7 @@ TEST(Plan, MovesTwiceTheWeightsAndOnceTheGradients) {
 TEST(Plan, WithOneSlotNeedsHalfTheDisk) {
   auto config = train_config(Device::nvme, Device::cpu, 256, 256);
   const auto two = make_plan(config, model_config(4, 256), Placement::configured, roomy_machine());
-  config.sluice.durability = config::Durability::none;
+  config.sluice.durability = Durability::none;
   const auto one = make_plan(config, model_config(4, 256), Placement::configured, roomy_machine());
   EXPECT_EQ(two.planned.tiers.nvme, 2 * one.planned.tiers.nvme);
 }

@@ -9,6 +9,7 @@
 
 #include "plans.hpp"
 #include "sluice/config/model_config.hpp"
+#include "sluice/models/gpt2_layout.hpp"
 #include "sluice/plan/prediction.hpp"
 
 namespace sluice::plan {
@@ -53,7 +54,7 @@ TEST(RankBytes, FollowTheFormatOfTheStates) {
   EXPECT_EQ(rank_bytes(shape, 4).states, 250U * 12);  // master and two moments
   shape.format.moments = config::MomentFormat::bf16;
   EXPECT_EQ(rank_bytes(shape, 4).states, 250U * 8);
-  shape.format.kind = models::StateKind::sgd;
+  shape.format.rule = cpu_adam::Rule::sgd;
   EXPECT_EQ(rank_bytes(shape, 4).states, 250U * 4);
 }
 
@@ -90,7 +91,7 @@ TEST(RankShape, FollowsTheConfiguration) {
   EXPECT_EQ(rank_shape(config, model).gradient_bytes, 4U);
   EXPECT_EQ(rank_shape(config, model).wire_bytes, 4U);
   config.zero.reduction.wire_dtype = DType::bf16;
-  config.sluice.durability = config::Durability::none;
+  config.sluice.durability = Durability::none;
   config.sluice.activations = config::Activations::offload;
   EXPECT_EQ(rank_shape(config, model).wire_bytes, 2U);
   EXPECT_EQ(rank_shape(config, model).slots, 1U);
@@ -299,10 +300,16 @@ TEST(RankTraffic, OfOneRankIsThatOfItsPlan) {
   near(one.copy_bytes, plan.traffic.h2d_bytes + plan.traffic.d2h_bytes);
 }
 
+std::uint64_t parameters_of(const config::ModelConfig& model) {
+  std::uint64_t count = 0;
+  for (const zero::UnitLayout& unit : models::gpt2_units(model, 1)) count += unit.param_count;
+  return count;
+}
+
 TEST(RankShapes, AreThoseOfTheModel) {
   const config::ModelConfig model = model_config(8, 256);
   const RankShape shape = rank_shape(train_config(Device::nvme, Device::cpu, 64, 64), model);
-  EXPECT_EQ(shape.parameters, config::parameter_count(model));
+  EXPECT_EQ(shape.parameters, parameters_of(model));
   EXPECT_EQ(shape.micro_batch * shape.micro_batches, 8U);
   EXPECT_EQ(shape.weights, Tier::host);
   EXPECT_EQ(shape.states, Tier::nvme);
@@ -311,7 +318,7 @@ TEST(RankShapes, AreThoseOfTheModel) {
 TEST(ModelOfSize, HasAboutSoManyParameters) {
   for (const double size : {125e6, 7e9, 70e9, 175e9, 1e12}) {
     const config::ModelConfig model = model_of_size(static_cast<std::uint64_t>(size));
-    EXPECT_NEAR(static_cast<double>(config::parameter_count(model)) / size, 1, 0.1) << size;
+    EXPECT_NEAR(static_cast<double>(parameters_of(model)) / size, 1, 0.1) << size;
     EXPECT_EQ(model.n_embd, 128 * model.n_head);
   }
   EXPECT_THROW(model_of_size(1000), InvalidArgument);

@@ -98,7 +98,7 @@ class PowerLoss : public ::testing::Test {
       // The first folder's label names the others by their old paths; to continue they are named.
       std::vector<std::string> places;
       for (const std::string& name : folders_) places.push_back(root + "/" + name);
-      const auto store = offload::SwapStore::open({places, {}}, *io, offload::Durability::process,
+      const auto store = offload::SwapStore::open({places, {}}, *io, Durability::process,
                                                   nvme::DirectIo::automatic);
       const std::int64_t step = store->committed_step();
       EXPECT_TRUE(holds_step(*store, step)) << "wrong bytes were taken for step " << step;

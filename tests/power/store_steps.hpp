@@ -30,9 +30,9 @@ inline std::unique_ptr<nvme::IoEngine> make_engine() {
       nvme::make_backend(nvme::BackendKind::threads, kOptions.depth, 2).backend, kOptions);
 }
 
-inline offload::Durability durability_named(const std::string& name) {
-  if (name == "power") return offload::Durability::power;
-  return name == "process" ? offload::Durability::process : offload::Durability::none;
+inline Durability durability_named(const std::string& name) {
+  if (name == "power") return Durability::power;
+  return name == "process" ? Durability::process : Durability::none;
 }
 
 inline std::string metadata_of(std::int64_t step) {
@@ -51,7 +51,7 @@ inline std::vector<std::byte> bytes_of(std::size_t shard, std::int64_t step) {
 
 inline std::unique_ptr<offload::SwapStore> open_or_create(const offload::SwapPlace& place,
                                                           nvme::IoEngine& io,
-                                                          offload::Durability durability) {
+                                                          Durability durability) {
   using offload::SwapStore;
   return SwapStore::holds_committed(place.directory)
              ? SwapStore::open(place, io, durability, nvme::DirectIo::automatic)

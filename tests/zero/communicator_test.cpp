@@ -231,13 +231,17 @@ TEST(ThreadCommunicators, ACommunicatorDestroyedDuringACallEndsIt) {
   EXPECT_THAT(error.value_or(""), HasSubstr("rank 0 of 2 has aborted"));
 }
 
+void send(Communicator& comm, const Bytes& bytes, int to) {
+  comm.perform(HostCall{{Operation::send, Element::bytes, to, "a shard"}, bytes, {}});
+}
+
 TEST(ThreadCommunicators, SendAndACollectiveDisagreeAndEndAllRanks) {
   auto ranks = make_thread_communicators(3);
   std::vector<std::optional<std::string>> errors(3);
   on_threads(ranks, [&](Communicator& comm) {
     Bytes bytes(6);
     errors[static_cast<std::size_t>(comm.rank())] = message_of([&] {
-      if (comm.rank() == 0) return comm.begin_send(bytes, 1, "a shard").finish();
+      if (comm.rank() == 0) return send(comm, bytes, 1);
       comm.all_gather(bytes, "unit h.1");
     });
   });
@@ -254,7 +258,7 @@ TEST(ThreadCommunicators, AnAbortReachesARankThatWaitsForAnotherOne) {
   on_threads(ranks, [&](Communicator& comm) {
     Bytes bytes(6);
     errors[static_cast<std::size_t>(comm.rank())] = message_of([&] {
-      if (comm.rank() == 0) return comm.begin_send(bytes, 1, "a shard").finish();
+      if (comm.rank() == 0) return send(comm, bytes, 1);
       if (comm.rank() == 2) has_failed.wait(false);
       comm.all_gather(bytes, "unit h.1");
     });
@@ -273,7 +277,7 @@ TEST(ThreadCommunicators, TwoRanksThatBothSendFirstAreToldSo) {
   on_threads(ranks, [&](Communicator& comm) {
     Bytes bytes(6);
     errors[static_cast<std::size_t>(comm.rank())] =
-        message_of([&] { comm.begin_send(bytes, 1 - comm.rank(), "a shard").finish(); });
+        message_of([&] { send(comm, bytes, 1 - comm.rank()); });
   });
   for (const auto& error : errors) EXPECT_THAT(error.value_or(""), HasSubstr("ranks disagree"));
 }
@@ -291,6 +295,17 @@ TEST(SingleRank, EveryCollectiveIsTheIdentity) {
   EXPECT_THROW(comm->broadcast(bytes, 1), InvalidArgument);
   comm->abort("a test");
   EXPECT_THAT(message_of([&] { comm->barrier(); }).value_or(""), HasSubstr("a test"));
+}
+
+TEST(RankCall, TextNamesTheOtherRankOrTheRoot) {
+  const auto text = [](Operation operation, Element element) {
+    return text_of(RankCall{operation, element, 1, "x"}, 8, 4);
+  };
+  EXPECT_EQ(text(Operation::reduce, Element::fp32), "reduce of x, 8 bytes of fp32, root 1");
+  EXPECT_EQ(text(Operation::scatter, Element::bytes), "scatter of x, 8 bytes, root 1");
+  EXPECT_EQ(text(Operation::gather, Element::bytes), "gather of x, 8 bytes, root 1");
+  EXPECT_EQ(text(Operation::send, Element::bytes), "send of x, 8 bytes to rank 1");
+  EXPECT_EQ(text(Operation::receive, Element::bytes), "receive of x, 8 bytes from rank 1");
 }
 
 // Each named function is one call, with what it was given.
@@ -311,26 +326,16 @@ TEST(Communicator, NamedFunctionsMakeTheirCalls) {
     std::vector<std::string> calls;
   } comm;
   Bytes a(8);
-  Bytes b(4);
+  std::array<double, 2> sums{};
   comm.begin_all_gather(a, "w").finish();
   comm.begin_reduce_scatter(a, DType::bf16, "g").finish();
-  comm.begin_all_reduce(a, DType::fp16, "s").finish();
+  comm.begin_all_reduce(sums, "s").finish();
   comm.begin_broadcast(a, 1, "p").finish();
-  comm.begin_reduce(a, DType::fp32, 1, "r").finish();
-  comm.begin_scatter(a, b, 1, "x").finish();
-  comm.begin_gather(b, a, 1, "y").finish();
-  comm.begin_send(a, 1, "m").finish();
-  comm.begin_receive(a, 1, "m").finish();
   comm.begin_barrier("e").finish();
   EXPECT_THAT(comm.calls, testing::ElementsAre("all_gather of w, 8 bytes in 0 out 8",
                                                "reduce_scatter of g, 8 bytes of bf16 in 0 out 8",
-                                               "all_reduce of s, 8 bytes of fp16 in 0 out 8",
+                                               "all_reduce of s, 16 bytes of fp64 in 0 out 16",
                                                "broadcast of p, 8 bytes, root 1 in 0 out 8",
-                                               "reduce of r, 8 bytes of fp32, root 1 in 0 out 8",
-                                               "scatter of x, 8 bytes, root 1 in 8 out 4",
-                                               "gather of y, 8 bytes, root 1 in 4 out 8",
-                                               "send of m, 8 bytes to rank 1 in 8 out 0",
-                                               "receive of m, 8 bytes from rank 1 in 0 out 8",
                                                "barrier of e in 0 out 0"));
   EXPECT_THROW(static_cast<void>(comm.begin(DeviceCall{})), InvalidArgument);
 }

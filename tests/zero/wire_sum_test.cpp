@@ -108,13 +108,13 @@ TEST(CallLog, HasARowForEachOperationAndSize) {
   });
   const std::vector<LoggedCalls> calls = log.calls();
   ASSERT_EQ(calls.size(), 3U);
-  EXPECT_EQ(calls[0].operation, "all_gather");
+  EXPECT_EQ(calls[0].operation, Operation::all_gather);
   EXPECT_EQ(calls[0].message_bytes, 64U);
   EXPECT_EQ(calls[0].calls, 2U);
   EXPECT_GT(calls[0].mean_seconds(), 0);
   EXPECT_EQ(calls[0].label, "");
   EXPECT_EQ(calls[1].message_bytes, 128U);
-  EXPECT_EQ(calls[2].operation, "barrier");
+  EXPECT_EQ(calls[2].operation, Operation::barrier);
 }
 
 TEST(CallLog, TellsPurposesApartAndLeavesOutOtherOperations) {
@@ -122,7 +122,7 @@ TEST(CallLog, TellsPurposesApartAndLeavesOutOtherOperations) {
   std::mutex mutex;
   std::vector<std::string> lines;
   CallLog log({.ranks = 2,
-               .operations = {"all_gather"},
+               .operations = {Operation::all_gather},
                .by_label = true,
                .print = [&](const std::string& line) {
                  const std::lock_guard lock(mutex);
@@ -145,14 +145,14 @@ TEST(CallLog, TellsPurposesApartAndLeavesOutOtherOperations) {
 
 // nccl-tests, PERFORMANCE.md; the algorithm bandwidth of an all-reduce as in DeepSpeed.
 TEST(CallBandwidth, FollowsTheOperation) {
-  const auto of = [](const char* operation) { return bandwidth_of(operation, 1000, 0.5, 4); };
-  EXPECT_EQ(of("all_gather").algorithm, 2000);
-  EXPECT_EQ(of("all_gather").bus, 1500);
-  EXPECT_EQ(of("reduce_scatter").bus, 1500);
-  EXPECT_EQ(of("all_reduce").algorithm, 4000);
-  EXPECT_EQ(of("all_reduce").bus, 3000);
-  EXPECT_EQ(of("broadcast").bus, 2000);
-  EXPECT_EQ(bandwidth_of("barrier", 0, 0, 4).bus, 0);
+  const auto of = [](Operation operation) { return bandwidth_of(operation, 1000, 0.5, 4); };
+  EXPECT_EQ(of(Operation::all_gather).algorithm, 2000);
+  EXPECT_EQ(of(Operation::all_gather).bus, 1500);
+  EXPECT_EQ(of(Operation::reduce_scatter).bus, 1500);
+  EXPECT_EQ(of(Operation::all_reduce).algorithm, 4000);
+  EXPECT_EQ(of(Operation::all_reduce).bus, 3000);
+  EXPECT_EQ(of(Operation::broadcast).bus, 2000);
+  EXPECT_EQ(bandwidth_of(Operation::barrier, 0, 0, 4).bus, 0);
 }
 
 }  // namespace

@@ -47,14 +47,10 @@ CommittedState SwapStore::read_committed(const std::string& directory,
   return state;
 }
 
-std::uint64_t SwapStore::disk_bytes(std::span<const ShardSpec> shards, Durability durability,
-                                    std::size_t drives) {
+std::uint64_t SwapStore::disk_bytes(std::span<const ShardSpec> shards, Durability durability) {
   const std::uint64_t file_count = durability == Durability::none ? 1 : kSlotCount;
-  return checked_add(
-      checked_mul(
-          file_count,
-          layout_of(shards, drives > 1 ? Placement::striped : Placement::packed).file_bytes),
-      manifest_disk_bytes(shards));
+  return checked_add(checked_mul(file_count, layout_of(shards, Placement::packed).file_bytes),
+                     manifest_disk_bytes(shards));
 }
 
 std::vector<std::string> SwapStore::list_files(const std::string& directory) {

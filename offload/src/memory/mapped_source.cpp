@@ -254,7 +254,6 @@ MappedUsage MappedSource::usage() const {
   now.free_pages = free_.size();
   for (const Cached& block : cached_) now.cached_pages += block.pages.size();
   now.heap_pages = heap_pages_.size();
-  now.heap_free_bytes = heap_runs_.total();
   return now;
 }
 

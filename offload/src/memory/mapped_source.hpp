@@ -24,11 +24,10 @@
 namespace sluice::offload {
 
 struct MappedUsage {
-  std::uint64_t pages = 0;         // all that the source has
-  std::uint64_t free_pages = 0;    // mapped nowhere
-  std::uint64_t cached_pages = 0;  // mapped, in freed blocks
-  std::uint64_t heap_pages = 0;    // of small blocks
-  std::uint64_t heap_free_bytes = 0;
+  std::uint64_t pages = 0;           // all that the source has
+  std::uint64_t free_pages = 0;      // mapped nowhere
+  std::uint64_t cached_pages = 0;    // mapped, in freed blocks
+  std::uint64_t heap_pages = 0;      // of small blocks
   std::uint64_t rounding_bytes = 0;  // in the last pages of blocks in use
   std::uint64_t reused = 0;          // blocks that were found mapped
   std::uint64_t mapped = 0;          // blocks that were not

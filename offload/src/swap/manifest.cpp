@@ -28,7 +28,6 @@ constexpr std::string_view kTrailerPrefix = "xxh3-64:";
 constexpr std::size_t kHexDigits = 16;                                         // of 64 bits
 constexpr std::size_t kTrailerBytes = kTrailerPrefix.size() + kHexDigits + 1;  // and the line's end
 constexpr std::size_t kMaxNameBytes = 255;
-constexpr std::array<std::string_view, 3> kDurabilityNames = {"process", "power", "none"};
 
 void append_hex(std::string& out, std::uint64_t value) {
   constexpr std::string_view kDigits = "0123456789abcdef";
@@ -84,9 +83,7 @@ const Json::Value& member(const Json::Value& object, const char* key) {
 }
 
 Durability parse_durability(const std::string& name) {
-  for (std::size_t i = 0; i < kDurabilityNames.size(); ++i) {
-    if (kDurabilityNames[i] == name) return static_cast<Durability>(i);
-  }
+  if (const auto durability = find_durability(name)) return *durability;
   throw InvalidArgument("has the unknown durability \"" + name + "\"");
 }
 
@@ -247,7 +244,7 @@ std::string to_text(const Manifest& manifest) {
   if (!manifest.store_id.empty()) text += ", \"store\": \"" + manifest.store_id + "\"";
   text += ", \"written_bytes\": " + std::to_string(manifest.written_bytes);
   text += ",\n \"step\": " + std::to_string(manifest.step) + ", \"durability\": \"";
-  text += kDurabilityNames.at(static_cast<std::size_t>(manifest.durability));
+  text += name_of(manifest.durability);
   text += "\", \"chunk_bytes\": " + std::to_string(kChecksumChunkBytes) + ",\n \"metadata\": ";
   append_json_string(text, manifest.metadata);
   text += ",\n \"shards\": [";

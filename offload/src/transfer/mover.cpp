@@ -115,11 +115,6 @@ class Lane {
     return ticket;
   }
 
-  PipelineStalls stalls() const {
-    MutexLock lock(mutex_);
-    return stalls_;
-  }
-
  private:
   // Shared by the tile jobs of the transfer; the last one completes its ticket.
   using SharedTransfer = std::shared_ptr<Transfer>;
@@ -142,7 +137,6 @@ class Lane {
         tiles_in_flight = true;
       } else {
         tiles_in_flight = pipeline_.step();
-        publish_stalls();
       }
     }
   }
@@ -154,7 +148,6 @@ class Lane {
       file_bytes_ += piece.file_bytes;
       pipeline_.push(direction_ == Direction::fetch ? fetch_job(transfer, piece)
                                                     : store_job(transfer, piece));
-      publish_stalls();
     }
   }
 
@@ -192,11 +185,6 @@ class Lane {
     return job;
   }
 
-  void publish_stalls() {
-    MutexLock lock(mutex_);
-    stalls_ = pipeline_.stalls();
-  }
-
   const Direction direction_;
   Device& device_;
   nvme::IoEngine& io_;
@@ -208,7 +196,6 @@ class Lane {
   CondVar changed_;
   std::deque<SharedTransfer> queue_ SLUICE_GUARDED_BY(mutex_);
   bool stopping_ SLUICE_GUARDED_BY(mutex_) = false;
-  PipelineStalls stalls_ SLUICE_GUARDED_BY(mutex_);
   std::thread thread_;  // last: it starts when all it uses is there
 };
 
@@ -272,18 +259,6 @@ class Mover::Impl {
             store_ ? store_->file_bytes() : 0};
   }
 
-  MoverStalls stalls() const {
-    MoverStalls stalls;
-    if (!fetch_) return stalls;
-    const PipelineStalls fetch = fetch_->stalls();
-    const PipelineStalls store = store_->stalls();
-    stalls.fetch_read_seconds = fetch.read_seconds;
-    stalls.fetch_copy_seconds = fetch.write_seconds;
-    stalls.store_copy_seconds = store.read_seconds;
-    stalls.store_write_seconds = store.write_seconds;
-    return stalls;
-  }
-
  private:
   Ticket begin_fetch_of_file(const FileRange& range, DeviceSpan to, const ComputePoint& after) {
     Lane& tiles = lane(fetch_);
@@ -341,10 +316,6 @@ std::string Mover::why_unregistered() const {
 
 MoverBytes Mover::bytes() const {
   return impl_->bytes();
-}
-
-MoverStalls Mover::stalls() const {
-  return impl_->stalls();
 }
 
 }  // namespace sluice::offload

@@ -1,6 +1,5 @@
 #include "sluice/offload/tile_pipeline.hpp"
 
-#include <chrono>
 #include <optional>
 #include <string>
 #include <utility>
@@ -108,15 +107,12 @@ void TilePipeline::begin_read(TileJob job, TileLease lease) {
 void TilePipeline::compute_oldest_read() {
   InFlight tile = std::move(reading_.front());
   reading_.pop_front();
-  std::exception_ptr read_error = error_of([&] { finish_all(tile.pending, stalls_.read_seconds); });
+  std::exception_ptr read_error = error_of([&] { finish_all(tile.pending); });
   if (!tile.error) tile.error = std::move(read_error);
   if (!tile.error && tile.job.begin_compute) {
     tile.error = error_of([&] { tile.pending = tile.job.begin_compute(tile.lease.bytes()); });
   } else if (!tile.error && tile.job.compute) {
-    const auto begin = std::chrono::steady_clock::now();
     tile.error = error_of([&] { tile.job.compute(tile.lease.bytes()); });
-    stalls_.compute_seconds +=
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
   computing_.push_back(std::move(tile));
   while (front_has_ended(computing_)) write_oldest_computed();
@@ -138,8 +134,7 @@ void TilePipeline::write_oldest_computed() {
 void TilePipeline::retire_oldest_write() {
   InFlight tile = std::move(writing_.front());
   writing_.pop_front();
-  std::exception_ptr write_error =
-      error_of([&] { finish_all(tile.pending, stalls_.write_seconds); });
+  std::exception_ptr write_error = error_of([&] { finish_all(tile.pending); });
   if (!tile.error) tile.error = std::move(write_error);
   tile.lease = TileLease();
   if (!tile.job.done) return;

@@ -174,10 +174,6 @@ std::size_t AioHandle::wait() {
   return transfers.size();
 }
 
-std::size_t AioHandle::pending() const {
-  return state().pending.size();
-}
-
 std::string AioHandle::backend_name() const {
   return std::string(state().engine.backend_name());
 }

@@ -48,7 +48,6 @@ class AioHandle {
   // Finishes every transfer that begin() started; returns their number. Throws the first error, by
   // the order of the calls, after all have ended.
   std::size_t wait();
-  std::size_t pending() const;
 
   // The I/O backend in use, and why not a better one (empty: it is the best).
   std::string backend_name() const;

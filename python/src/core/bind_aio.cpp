@@ -54,7 +54,6 @@ void bind_aio(py::module_& module) {
           py::arg("write"), py::arg("buffer"), py::arg("path"), py::arg("offset_bytes"),
           py::arg("validate"), "Starts a transfer and waits for it.")
       .def("wait", &AioHandle::wait, "Finishes the transfers of begin(); returns their number.")
-      .def("pending", &AioHandle::pending, "Transfers of begin() that wait() has not finished.")
       .def("backend_name", &AioHandle::backend_name)
       .def("why_not_better", &AioHandle::why_not_better)
       .def("keep_memory", &AioHandle::keep_memory, py::arg("memory"),

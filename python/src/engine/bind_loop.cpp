@@ -58,7 +58,7 @@ config::TrainConfig load(const Source& source, Resume resume, const Ranks& ranks
                                    ? config::parse_train_config(*source.text, source.path, options)
                                    : config::load_train_config(source.path, options);
   const bool asked = config.origins.find("sluice.durability") != config.origins.end();
-  if (resume == Resume::scratch && !asked) config.sluice.durability = config::Durability::none;
+  if (resume == Resume::scratch && !asked) config.sluice.durability = Durability::none;
   if (source.gpu && config.sluice.device.kind == config::ComputeDevice::Kind::automatic)
     config.sluice.device = {.kind = config::ComputeDevice::Kind::cuda, .index = *source.gpu};
   if (ranks.communicator) config.rank = ranks.communicator->rank();
@@ -131,16 +131,12 @@ std::vector<train::GroupValues> values_of(
 
 py::dict values_of(const config::OptimizerConfig& values) {
   using py::literals::operator""_a;
-  using config::OptimizerType;
+  const auto reads = [&](std::string_view param) { return config::reads(values.type, param); };
   py::dict all("lr"_a = values.lr, "weight_decay"_a = values.weight_decay);
-  const OptimizerType type = values.type;
-  if (type == OptimizerType::sgd) {
-    all["momentum"] = values.momentum;
-    all["dampening"] = values.dampening;
-    return all;
-  }
-  if (type != OptimizerType::adagrad) all["betas"] = py::make_tuple(values.beta1, values.beta2);
-  if (type != OptimizerType::lion) all["eps"] = values.eps;
+  if (reads("betas")) all["betas"] = py::make_tuple(values.beta1, values.beta2);
+  if (reads("eps")) all["eps"] = values.eps;
+  if (reads("momentum")) all["momentum"] = values.momentum;
+  if (reads("dampening")) all["dampening"] = values.dampening;
   return all;
 }
 
@@ -264,7 +260,7 @@ void bind_loop(py::module_& module) {
       .def(
           "enter",
           [](const Loop& self, std::size_t unit, bool training) {
-            self->enter(unit, training ? HookedLoop::Pass::training : HookedLoop::Pass::evaluation);
+            self->enter(unit, training ? train::Pass::training : train::Pass::evaluation);
           },
           py::arg("unit"), py::arg("training"), Unlocked())
       .def(

@@ -60,8 +60,8 @@ class NvmeDirectory : public offload::test::SwapStoreTest {
     for (const int step : {3, 12}) {
       const std::string checkpoint = offload::checkpoint_path(dir_.path(), step);
       fs::create_directory(checkpoint);
-      const auto store = offload::SwapStore::create(
-          checkpoint, *engine_, {{"w", 100}}, offload::Durability::none, nvme::DirectIo::automatic);
+      const auto store = offload::SwapStore::create(checkpoint, *engine_, {{"w", 100}},
+                                                    Durability::none, nvme::DirectIo::automatic);
       offload::test::update_all(*store, step);
       store->commit(step, "{}");
       store->close_cleanly();

@@ -63,6 +63,27 @@ TEST(Gpt2Units, AnUntiedHeadHasItsOwnWeight) {
   EXPECT_EQ(names_and_shapes(units.back()).back(), "lm_head.weight 50 16");
 }
 
+// The number of elements of all parameters, counted by layer. A tied head counts once.
+std::uint64_t parameter_count(const config::ModelConfig& model) {
+  const auto layers = static_cast<std::uint64_t>(model.n_layer);
+  const auto e = static_cast<std::uint64_t>(model.n_embd);
+  const auto inner = static_cast<std::uint64_t>(model.inner_size());
+  const auto positions = static_cast<std::uint64_t>(model.n_positions);
+  const auto vocabulary = static_cast<std::uint64_t>(model.vocab_size);
+  const std::uint64_t norm = 2 * e;                                   // weight and bias
+  const std::uint64_t attention = (e * 3 * e + 3 * e) + (e * e + e);  // q, k, v; output
+  const std::uint64_t feed_forward = (e * inner + inner) + (inner * e + e);
+  const std::uint64_t head = model.tie_word_embeddings ? 0 : vocabulary * e;
+  return vocabulary * e + positions * e + layers * (2 * norm + attention + feed_forward) + norm +
+         head;
+}
+
+TEST(Gpt2Units, OfAPublishedModelHoldItsWellKnownNumberOfParameters) {
+  std::uint64_t count = 0;
+  for (const auto& unit : gpt2_units(config::ModelConfig(), 1)) count += unit.param_count;
+  EXPECT_EQ(count, 124'439'808U);
+}
+
 TEST(Gpt2Units, HoldEveryParameterOfTheModelOnce) {
   for (const bool tied : {true, false}) {
     config::ModelConfig model = tiny();

@@ -99,7 +99,7 @@ class MeasuredUnits {
 
 // The formula names every tensor. oneDNN's scratch depends on the processor and is an estimate. The
 // planner adds this margin for scratch and small tensors (kSmallTensorsBytes in
-// engine/plan/src/memory_model.hpp).
+// engine/plan/src/step/step_model.hpp).
 constexpr std::uint64_t kAllowanceBytes = 1U << 20U;
 
 // `may_lack_bytes`: planned bytes that this processor need not take.

@@ -26,7 +26,7 @@
 
 namespace sluice::models::test {
 
-using offload::Durability;
+using Durability;
 using offload::SwapStore;
 
 inline std::unique_ptr<nvme::IoEngine> make_engine() {

@@ -69,10 +69,10 @@ TEST(RunState, AManifestWithoutAFormatIsInTheOneThatThereWas) {
 }
 
 TEST(RunState, NamesTheOptimizerWhichWasAdamInOlderManifests) {
-  for (const StateKind kind : kStateKinds) {
+  for (const cpu_adam::Rule rule : cpu_adam::kRules) {
     RunState state = sample();
-    state.format.kind = kind;
-    EXPECT_THAT(to_json(state), HasSubstr("\"optimizer\":\"" + std::string(name_of(kind)) + "\""));
+    state.format.rule = rule;
+    EXPECT_THAT(to_json(state), HasSubstr("\"optimizer\":\"" + std::string(name_of(rule)) + "\""));
     EXPECT_EQ(parse_run_state(to_json(state), "DIR/manifest.json").format, state.format);
   }
   std::string json = to_json(sample());
@@ -80,7 +80,7 @@ TEST(RunState, NamesTheOptimizerWhichWasAdamInOlderManifests) {
   ASSERT_NE(json.find(key), std::string::npos);
   std::string other = json;
   json.erase(json.find(key), key.size());
-  EXPECT_EQ(parse_run_state(json, "DIR/manifest.json").format.kind, StateKind::adam);
+  EXPECT_EQ(parse_run_state(json, "DIR/manifest.json").format.rule, cpu_adam::Rule::adam);
   other.replace(other.find(key), key.size(), "\"optimizer\":\"Muon\",");
   EXPECT_THAT(refusal_of(other), HasSubstr("an optimizer \"Muon\", which this version does not"));
 }
@@ -117,18 +117,19 @@ TEST(StateFormat, HasAsManyMomentsAsTheOptimizer) {
   using config::MasterFormat;
   using config::MomentFormat;
   const std::size_t moments[] = {2, 3, 1, 1, 1, 0};
-  for (std::size_t k = 0; k < std::size(kStateKinds); ++k) {
-    const StateFormat whole{MasterFormat::fp32, MomentFormat::fp32, kStateKinds[k]};
-    const StateFormat split{MasterFormat::split, MomentFormat::bf16, kStateKinds[k]};
-    EXPECT_EQ(moment_count(kStateKinds[k]), moments[k]);
+  for (std::size_t k = 0; k < std::size(cpu_adam::kRules); ++k) {
+    const StateFormat whole{MasterFormat::fp32, MomentFormat::fp32, cpu_adam::kRules[k]};
+    const StateFormat split{MasterFormat::split, MomentFormat::bf16, cpu_adam::kRules[k]};
+    EXPECT_EQ(moment_count(cpu_adam::kRules[k]), moments[k]);
     EXPECT_EQ(whole.part_count(), 1 + moments[k]);
     EXPECT_EQ(whole.element_bytes(), 4 + 4 * moments[k]);
     EXPECT_EQ(split.part_count(), 2 + moments[k]);
     EXPECT_EQ(split.element_bytes(), 4 + 2 * moments[k]);
     EXPECT_LE(split.part_count(), kMostStateParts);
   }
-  EXPECT_EQ((StateFormat{MasterFormat::split, MomentFormat::fp32, StateKind::amsgrad}.part(4).name),
-            "moment3");
+  EXPECT_EQ(
+      (StateFormat{MasterFormat::split, MomentFormat::fp32, cpu_adam::Rule::amsgrad}.part(4).name),
+      "moment3");
 }
 
 TEST(RunState, ValuesThatNoRunHasAreRefusedWithTheFile) {

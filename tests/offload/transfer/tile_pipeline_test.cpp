@@ -312,34 +312,6 @@ TEST_F(TilePipelineTest, WaitsForAllTransfersOfAJobBeforeItReportsAnError) {
   EXPECT_TRUE(other_had_ended);
 }
 
-TEST_F(TilePipelineTest, CountsWhatItWaitedFor) {
-  FakeDrive drive(DriveOrder::as_begun, 1);
-  const auto slow = [&, driving = thread_id()](std::span<std::byte>) {
-    return tickets_of(drive.begin([driving] { wait_until_blocked(driving); }));
-  };
-  TilePipeline reads(ring(3));
-  TileJob read;
-  read.begin_read = slow;
-  reads.push(std::move(read));
-  reads.drain();
-  EXPECT_GT(reads.stalls().read_seconds, 0.0);
-  EXPECT_EQ(reads.stalls().write_seconds, 0.0);
-
-  TilePipeline writes(*ring_);
-  TileJob write;
-  write.begin_write = slow;
-  write.compute = [](std::span<std::byte>) {
-    const auto begin = std::chrono::steady_clock::now();
-    while (std::chrono::steady_clock::now() == begin) {
-    }
-  };
-  writes.push(std::move(write));
-  writes.drain();
-  EXPECT_EQ(writes.stalls().read_seconds, 0.0);
-  EXPECT_GT(writes.stalls().write_seconds, 0.0);
-  EXPECT_GT(writes.stalls().compute_seconds, 0.0);
-}
-
 TEST_F(TilePipelineTest, FreesTheTileBeforeItSaysThatTheJobHasEnded) {
   BufferRing& tiles = ring(3);
   TilePipeline pipeline(tiles);

@@ -16,10 +16,10 @@ namespace sluice::train::test {
 
 // The two loops that have these calls.
 inline void enter(HookedLoop& loop, std::size_t unit) {
-  loop.enter(unit, HookedLoop::Pass::training);
+  loop.enter(unit, Pass::training);
 }
 inline void enter(LoopCore& loop, std::size_t unit) {
-  loop.enter(unit, UnitOrder::Pass::training);
+  loop.enter(unit, Pass::training);
 }
 inline std::size_t add_unit(HookedLoop& loop, const std::string& name,
                             const std::vector<std::pair<std::string, torch::Tensor>>& params) {

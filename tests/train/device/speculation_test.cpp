@@ -199,7 +199,7 @@ TEST_F(Speculation, ARunContinuesFromTheCheckpointBeforeAStepThatDidNotEnd) {
                                           plan::probe_machine(config));
   const Result undisturbed = run(each, On::host);
   {
-    RunResources resources(plan, SwapMode::create);
+    RunResources resources = test::make_resources(plan, SwapMode::create);
     initialise_states(resources, kSeed, std::nullopt);
     StepRunner runner(resources, kSeed);
     CheckpointWriter checkpoints(resources);
@@ -215,7 +215,7 @@ TEST_F(Speculation, ARunContinuesFromTheCheckpointBeforeAStepThatDidNotEnd) {
   }
   offload::HeldDirectories held;
   const RunSource source = find_source(plan.config, plan::Placement::configured, Resume::yes, held);
-  RunResources resources(plan, SwapStart(SwapMode::create, &held));
+  RunResources resources = test::make_resources(plan, SwapStart(SwapMode::create, &held));
   restore_states(resources, source);
   StepRunner runner(resources, kSeed);
   Progress progress;
@@ -239,7 +239,7 @@ TEST_F(Speculation, AnUpdateThatIsNotFiniteStopsTheRunAndNamesTheParameter) {
   const auto error_of_run = [&](bool speculative) -> std::string {
     const Case each{.clipping = kNever, .speculative = speculative};
     const plan::Plan plan = plan_of(each, false);
-    RunResources resources(plan, SwapMode::create);
+    RunResources resources = test::make_resources(plan, SwapMode::create);
     initialise_states(resources, kSeed, std::nullopt);
     StepRunner runner(resources, kSeed);
     Progress progress;

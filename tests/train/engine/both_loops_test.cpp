@@ -84,7 +84,7 @@ class BothLoops : public testing::TestWithParam<Case> {
 
   Course run_program(const Case& each) {
     const plan::Plan plan = plan_of(config_of(each));
-    RunResources resources(plan, SwapMode::create);
+    RunResources resources = test::make_resources(plan, SwapMode::create);
     initialise_states(resources, kSeed, std::nullopt);
     StepRunner runner(resources, kSeed);
     Progress progress;

@@ -26,8 +26,8 @@ TEST(CheckpointCopy, WaitsForASlowDrive) {
   nvme::BackendChoice real = nvme::make_backend(nvme::BackendKind::threads, 8, 2);
   nvme::IoEngine io(std::make_unique<offload::test::SlowBackend>(std::move(real.backend)), {});
   const auto store = offload::SwapStore::create(
-      dir.path(), io, models::state_shards(plan.layouts, plan.state_format, 1),
-      offload::Durability::none, nvme::DirectIo::off);
+      dir.path(), io, models::state_shards(plan.layouts, plan.state_format, 1), Durability::none,
+      nvme::DirectIo::off);
   std::vector<Ticket> copies;
   for (std::size_t u = 0; u < plan.layouts.size(); ++u)
     copies.push_back(updates.resources().updater->begin_copy_to(u, *store));

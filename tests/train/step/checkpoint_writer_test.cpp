@@ -161,7 +161,7 @@ TEST_F(CheckpointWriting, StepsDoNotWaitForTheDrive) {
   drive.answers = false;
   std::filesystem::create_directory(folder());
   const plan::Plan plan = plan_with(each, {.every = 1}, false);
-  RunResources resources(plan, SwapMode::create);
+  RunResources resources = test::make_resources(plan, SwapMode::create);
   initialise_states(resources, kSeed, std::nullopt);
   StepRunner runner(resources, kSeed);
   CheckpointWriter writer(resources, io_over(drive));
@@ -225,7 +225,7 @@ TEST_F(CheckpointWriting, StrictEndsTheRunWithTheDrivesError) {
 TEST_F(CheckpointWriting, IsEndedByTheDestructor) {
   std::filesystem::create_directory(folder());
   const plan::Plan plan = plan_with({}, {.every = 1}, false);
-  RunResources resources(plan, SwapMode::create);
+  RunResources resources = test::make_resources(plan, SwapMode::create);
   initialise_states(resources, kSeed, std::nullopt);
   Progress progress;
   begin_progress(progress, *resources.communicator);
@@ -241,7 +241,7 @@ TEST_F(CheckpointWriting, IsEndedByTheDestructor) {
 TEST_F(CheckpointWriting, TheDestructorTellsOfOneThatFailed) {
   std::filesystem::create_directory(folder());
   const plan::Plan plan = plan_with({}, {.every = 1}, false);
-  RunResources resources(plan, SwapMode::create);
+  RunResources resources = test::make_resources(plan, SwapMode::create);
   initialise_states(resources, kSeed, std::nullopt);
   Progress progress;
   begin_progress(progress, *resources.communicator);
@@ -264,7 +264,7 @@ TEST_F(CheckpointWriting, AFailedOneEndsWhenItsOtherWritesHave) {
     std::filesystem::create_directory(folder());
     const ByteBudget copies{ByteBudget::Kind::percent, copied};
     const plan::Plan plan = plan_with({}, {.every = 1, .copies = copies}, false);
-    RunResources resources(plan, SwapMode::create);
+    RunResources resources = test::make_resources(plan, SwapMode::create);
     initialise_states(resources, kSeed, std::nullopt);
     Progress progress;
     begin_progress(progress, *resources.communicator);
@@ -339,7 +339,7 @@ TEST_F(CheckpointWriting, AnotherRanksErrorEndsItAfterItsOwnWork) {
 TEST_F(CheckpointWriting, FilesThatCannotBeMadeCostTheCheckpoint) {
   std::filesystem::create_directory(folder());
   const plan::Plan plan = plan_with({}, {.every = 1}, false);
-  RunResources resources(plan, SwapMode::create);
+  RunResources resources = test::make_resources(plan, SwapMode::create);
   initialise_states(resources, kSeed, std::nullopt);
   Progress progress;
   begin_progress(progress, *resources.communicator);

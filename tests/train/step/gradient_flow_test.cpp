@@ -28,7 +28,10 @@ plan::Plan small_plan() {
 
 class GradientFlowTest : public ::testing::Test {
  protected:
-  GradientFlowTest() : plan_(small_plan()), resources_(plan_, SwapMode::create), flow_(resources_) {
+  GradientFlowTest()
+      : plan_(small_plan()),
+        resources_(test::make_resources(plan_, SwapMode::create)),
+        flow_(resources_) {
     std::vector<Ticket> work;
     for (std::size_t u = 0; u < plan_.layouts.size(); ++u) {
       work.push_back(

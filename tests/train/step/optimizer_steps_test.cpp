@@ -243,7 +243,7 @@ TEST_P(OptimizerSteps, GroupsWithEqualValuesChangeNothing) {
 
 TEST_P(OptimizerSteps, TheStatesHaveTheMomentsOfTheKernels) {
   const config::OptimizerConfig& optimizer = GetParam().optimizer;
-  EXPECT_EQ(models::moment_count(models::state_kind(optimizer)),
+  EXPECT_EQ(cpu_adam::moment_count(models::rule_of(optimizer)),
             cpu_adam::moment_count(kernel_config(optimizer, 1e-3)));
 }
 

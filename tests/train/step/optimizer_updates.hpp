@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device/tensor_bytes.hpp"
+#include "sluice/config/lr_schedule.hpp"
 #include "sluice/plan/make_plan.hpp"
 #include "small_run.hpp"
 #include "step/gradient_flow.hpp"
@@ -115,7 +116,8 @@ class OptimizerUpdates {
 
   void take_step(std::int64_t step) {
     flow_.begin_step();
-    UpdateSettings settings = settings_of_update(plan_, step);
+    UpdateSettings settings =
+        settings_of_update(plan_, step, config::learning_rate(plan_.config, step));
     settings.step.gradient_factor = gradient_factor_;
     flow_.update_immediately(settings);
     for (std::size_t u = units(); u-- > 0;) {

@@ -1,9 +1,10 @@
 #pragma once
 // A run so small that a test makes many: its configuration, with everything in host memory, and its
-// model.
+// model and resources.
 
 #include "sluice/config/model_config.hpp"
 #include "sluice/config/train_config.hpp"
+#include "step/run_resources.hpp"
 
 namespace sluice::train::test {
 
@@ -28,6 +29,11 @@ inline config::ModelConfig small_model() {
   model.n_positions = 32;
   model.vocab_size = 256;
   return model;
+}
+
+// On the device that the plan is for.
+inline RunResources make_resources(const plan::Plan& plan, const SwapStart& start) {
+  return {plan, start, nullptr, make_run_device(plan, nullptr)};
 }
 
 }  // namespace sluice::train::test

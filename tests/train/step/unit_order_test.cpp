@@ -12,7 +12,6 @@
 namespace sluice::train {
 namespace {
 
-using Pass = UnitOrder::Pass;
 using zero::WeightState;
 
 class UnitOrderOfThree : public ::testing::Test {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "sluice/base/text.hpp"
+#include "sluice/config/lr_schedule.hpp"
 #include "sluice/plan/make_plan.hpp"
 #include "small_run.hpp"
 #include "step/run_resources.hpp"
@@ -57,8 +58,7 @@ constexpr std::uint64_t kPiece = plan::kPieceElements;
 class Updates {
  public:
   explicit Updates(const config::TrainConfig& config)
-      : plan_(plan_of(config)),
-        resources_(plan_, SwapMode::create, nullptr, make_run_device(plan_, nullptr)) {
+      : plan_(plan_of(config)), resources_(test::make_resources(plan_, SwapMode::create)) {
     std::vector<Ticket> work;
     for (std::size_t u = 0; u < units(); ++u) {
       work.push_back(
@@ -89,7 +89,8 @@ class Updates {
 
   // The errors of an update of every unit; empty texts: none.
   std::vector<std::string> update(std::int64_t step) {
-    const UpdateSettings settings = settings_of_update(plan_, step);
+    const UpdateSettings settings =
+        settings_of_update(plan_, step, config::learning_rate(plan_.config, step));
     std::vector<StateUpdater::Update> begun;
     for (std::size_t u = 0; u < units(); ++u) begun.push_back(updater().begin_update(u, settings));
     std::vector<std::string> errors(units());
@@ -144,7 +145,8 @@ TEST_P(UpdatePieces, HaveTheBitsOfAStepOfTheWholeUnit) {
     cpu_adam::Tile tile = tile_of(updates.plan(), states, gradient, parts.back());
     tile.first_element = updates.updater().placement().first_element(u);
     for (const std::int64_t step : {1, 2}) {
-      const UpdateSettings settings = settings_of_update(updates.plan(), step);
+      const UpdateSettings settings = settings_of_update(
+          updates.plan(), step, config::learning_rate(updates.plan().config, step));
       EXPECT_TRUE(cpu_adam::step_tile(settings.groups.front(), settings.step, tile));
     }
     expected.push_back(std::move(parts));

@@ -55,12 +55,13 @@ TEST(MpiRanks, SumsHaveTheBitsOfThreads) {
     return test::encode(test::numbers(rank, 10'007, false), Element::bf16);
   };
   Bytes mine = values_of(comm.rank());
-  comm.begin_all_reduce(mine, DType::bf16, "gradients").finish();
+  const RankCall sum{Operation::all_reduce, Element::bf16, 0, "gradients"};
+  comm.perform(HostCall{sum, {}, mine});
   auto threads = make_thread_communicators(ranks_count);
   Bytes expected;
   test::on_threads(threads, [&](Communicator& rank) {
     Bytes values = values_of(rank.rank());
-    rank.begin_all_reduce(values, DType::bf16, "gradients").finish();
+    rank.perform(HostCall{sum, {}, values});
     if (rank.rank() == comm.rank()) expected = values;
   });
   EXPECT_TRUE(mine == expected);

@@ -101,56 +101,43 @@ offload::DeviceSpan whole_at_root(const Communicator& comm, offload::DeviceSpan 
   return comm.rank() == 0 ? memory.first(memory.size_bytes() / 2) : offload::DeviceSpan();
 }
 
+// The call of a rank on its memory. Rank 0 sends, where rank 1 receives.
+DeviceCall call_of(const Communicator& comm, Operation operation, offload::DeviceSpan memory) {
+  const offload::DeviceSpan shard =
+      memory.subspan(3 * (memory.size_bytes() / 4), memory.size_bytes() / 4);
+  switch (operation) {
+    case Operation::reduce_scatter:
+    case Operation::all_reduce:
+    case Operation::reduce:
+      return {{operation, Element::fp32, 0, "u"}, {}, memory, {}};
+    case Operation::scatter:
+      return {{operation, Element::bytes, 0, "u"}, whole_at_root(comm, memory), shard, {}};
+    case Operation::gather:
+      return {{operation, Element::bytes, 0, "u"}, shard, whole_at_root(comm, memory), {}};
+    case Operation::send:
+      if (comm.rank() == 0) return {{operation, Element::bytes, 1, "u"}, memory, {}, {}};
+      return {{Operation::receive, Element::bytes, 0, "u"}, {}, memory, {}};
+    default:
+      return {{operation, Element::bytes, 0, "u"}, {}, memory, {}};
+  }
+}
+
 TEST_F(NcclRanks, CallsOfEveryKindWaitForTheirPoint) {
-  using offload::ComputePoint;
-  using offload::DeviceSpan;
-  struct Kind {
-    const char* name;
-    Ticket (*begin)(Communicator& comm, DeviceSpan memory, const ComputePoint& after);
-  };
-  const Kind kinds[] = {
-      {"all_gather", [](auto& comm, auto memory,
-                        auto& after) { return comm.begin_all_gather(memory, after, "u"); }},
-      {"reduce_scatter",
-       [](auto& comm, auto memory, auto& after) {
-         return comm.begin_reduce_scatter(memory, DType::fp32, after, "u");
-       }},
-      {"all_reduce",
-       [](auto& comm, auto memory, auto& after) {
-         return comm.begin_all_reduce(memory, DType::fp32, after, "u");
-       }},
-      {"broadcast", [](auto& comm, auto memory,
-                       auto& after) { return comm.begin_broadcast(memory, 0, after, "u"); }},
-      {"reduce", [](auto& comm, auto memory,
-                    auto& after) { return comm.begin_reduce(memory, DType::fp32, 0, after, "u"); }},
-      {"scatter",
-       [](auto& comm, auto memory, auto& after) {
-         const auto shard = memory.size_bytes() / 4;
-         return comm.begin_scatter(whole_at_root(comm, memory), memory.subspan(3 * shard, shard), 0,
-                                   after, "u");
-       }},
-      {"gather",
-       [](auto& comm, auto memory, auto& after) {
-         const auto shard = memory.size_bytes() / 4;
-         return comm.begin_gather(memory.subspan(3 * shard, shard), whole_at_root(comm, memory), 0,
-                                  after, "u");
-       }},
-      {"send, receive",
-       [](auto& comm, auto memory, auto& after) {
-         return comm.rank() == 0 ? comm.begin_send(memory, 1, after, "u")
-                                 : comm.begin_receive(memory, 0, after, "u");
-       }},
-  };
-  for (const Kind& kind : kinds) {
+  for (const Operation operation : {Operation::all_gather, Operation::reduce_scatter,
+                                    Operation::all_reduce, Operation::broadcast, Operation::reduce,
+                                    Operation::scatter, Operation::gather, Operation::send}) {
     for (const std::size_t late : {0U, 1U}) {
       Gate gate;
       ranks.cuda->launch(ranks.streams[late], gate.waiter());
       Ticket tickets[2];
-      for (const std::size_t rank : {0U, 1U})
-        tickets[rank] = kind.begin(*ranks.ranks[rank], buffer[rank].device_span().first(kBytes),
-                                   ranks.devices[rank]->mark_compute());
+      for (const std::size_t rank : {0U, 1U}) {
+        Communicator& comm = *ranks.ranks[rank];
+        DeviceCall call = call_of(comm, operation, buffer[rank].device_span().first(kBytes));
+        call.after = ranks.devices[rank]->mark_compute();
+        tickets[rank] = comm.begin(call);
+      }
       give_time_for_mistakes();
-      EXPECT_FALSE(tickets[late].done()) << kind.name << ", rank " << late;
+      EXPECT_FALSE(tickets[late].done()) << name_of(operation) << ", rank " << late;
       gate.open();
       for (Ticket& ticket : tickets) ticket.finish();
     }

@@ -8,14 +8,14 @@
 
 namespace sluice::zero {
 
-CallBandwidth bandwidth_of(const std::string& operation, std::uint64_t message_bytes,
-                           double seconds, int ranks) {
+CallBandwidth bandwidth_of(Operation operation, std::uint64_t message_bytes, double seconds,
+                           int ranks) {
   if (seconds <= 0) return {};
   const double rate = static_cast<double>(message_bytes) / seconds;
   const double others = static_cast<double>(ranks - 1) / ranks;
-  if (operation == name_of(Operation::all_reduce)) return {2 * rate, 2 * rate * others};
-  const bool is_sharded = operation == name_of(Operation::all_gather) ||
-                          operation == name_of(Operation::reduce_scatter);
+  if (operation == Operation::all_reduce) return {2 * rate, 2 * rate * others};
+  const bool is_sharded =
+      operation == Operation::all_gather || operation == Operation::reduce_scatter;
   return {rate, is_sharded ? rate * others : rate};
 }
 
@@ -33,14 +33,14 @@ std::vector<LoggedCalls> CallLog::calls() const {
 }
 
 void CallLog::add(const CallCounts& one, const std::string& label) {
-  const std::string operation(name_of(one.operation));
-  const std::vector<std::string>& logged = options_.operations;
-  if (!logged.empty() && std::ranges::find(logged, operation) == logged.end()) return;
+  const std::vector<Operation>& logged = options_.operations;
+  if (!logged.empty() && std::ranges::find(logged, one.operation) == logged.end()) return;
+  const std::string_view name = name_of(one.operation);
   const std::string shown_label = options_.by_label ? label : "";
   {
     MutexLock lock(mutex_);
-    LoggedCalls& all = calls_[{operation, shown_label, one.message_bytes}];
-    all.operation = operation;
+    LoggedCalls& all = calls_[{name, shown_label, one.message_bytes}];
+    all.operation = one.operation;
     all.label = shown_label;
     all.message_bytes = one.message_bytes;
     all.calls += one.calls;
@@ -48,14 +48,14 @@ void CallLog::add(const CallCounts& one, const std::string& label) {
   }
   if (!options_.print) return;
   const CallBandwidth bandwidth =
-      bandwidth_of(operation, one.message_bytes, one.seconds, options_.ranks);
+      bandwidth_of(one.operation, one.message_bytes, one.seconds, options_.ranks);
   char numbers[160];
   std::snprintf(numbers, sizeof numbers,
                 " | time (ms): %.2f | msg size: %s | algbw (Gbps): %.2f | busbw (Gbps): %.2f",
                 1e3 * one.seconds, format_bytes(one.message_bytes).c_str(),
                 8e-9 * bandwidth.algorithm, 8e-9 * bandwidth.bus);
-  options_.print("comm op: " + operation + (shown_label.empty() ? "" : " of " + shown_label) +
-                 numbers);
+  options_.print("comm op: " + std::string(name) +
+                 (shown_label.empty() ? "" : " of " + shown_label) + numbers);
 }
 
 }  // namespace sluice::zero

@@ -67,45 +67,12 @@ Ticket Communicator::begin_reduce_scatter(std::span<std::byte> full, DType dtype
   return begin(reduce_scatter_of(full, dtype, std::move(label)));
 }
 
-Ticket Communicator::begin_all_reduce(std::span<std::byte> values, DType dtype, std::string label) {
-  return begin(host_call(call_of(Operation::all_reduce, element_of(dtype), 0, std::move(label)), {},
-                         values));
-}
-
 Ticket Communicator::begin_all_reduce(std::span<double> values, std::string label) {
   return begin(all_reduce_of(values, std::move(label)));
 }
 
 Ticket Communicator::begin_broadcast(std::span<std::byte> bytes, int root, std::string label) {
   return begin(broadcast_of(bytes, root, std::move(label)));
-}
-
-Ticket Communicator::begin_reduce(std::span<std::byte> values, DType dtype, int root,
-                                  std::string label) {
-  return begin(
-      host_call(call_of(Operation::reduce, element_of(dtype), root, std::move(label)), {}, values));
-}
-
-Ticket Communicator::begin_scatter(std::span<const std::byte> full, std::span<std::byte> shard,
-                                   int root, std::string label) {
-  return begin(
-      host_call(call_of(Operation::scatter, Element::bytes, root, std::move(label)), full, shard));
-}
-
-Ticket Communicator::begin_gather(std::span<const std::byte> shard, std::span<std::byte> full,
-                                  int root, std::string label) {
-  return begin(
-      host_call(call_of(Operation::gather, Element::bytes, root, std::move(label)), shard, full));
-}
-
-Ticket Communicator::begin_send(std::span<const std::byte> bytes, int to, std::string label) {
-  return begin(
-      host_call(call_of(Operation::send, Element::bytes, to, std::move(label)), bytes, {}));
-}
-
-Ticket Communicator::begin_receive(std::span<std::byte> bytes, int from, std::string label) {
-  return begin(
-      host_call(call_of(Operation::receive, Element::bytes, from, std::move(label)), {}, bytes));
 }
 
 Ticket Communicator::begin_barrier(std::string label) {
@@ -122,48 +89,6 @@ Ticket Communicator::begin_reduce_scatter(offload::DeviceSpan full, DType dtype,
                                           const offload::ComputePoint& after, std::string label) {
   return begin(device_call(
       call_of(Operation::reduce_scatter, element_of(dtype), 0, std::move(label)), {}, full, after));
-}
-
-Ticket Communicator::begin_all_reduce(offload::DeviceSpan values, DType dtype,
-                                      const offload::ComputePoint& after, std::string label) {
-  return begin(device_call(call_of(Operation::all_reduce, element_of(dtype), 0, std::move(label)),
-                           {}, values, after));
-}
-
-Ticket Communicator::begin_broadcast(offload::DeviceSpan bytes, int root,
-                                     const offload::ComputePoint& after, std::string label) {
-  return begin(device_call(call_of(Operation::broadcast, Element::bytes, root, std::move(label)),
-                           {}, bytes, after));
-}
-
-Ticket Communicator::begin_reduce(offload::DeviceSpan values, DType dtype, int root,
-                                  const offload::ComputePoint& after, std::string label) {
-  return begin(device_call(call_of(Operation::reduce, element_of(dtype), root, std::move(label)),
-                           {}, values, after));
-}
-
-Ticket Communicator::begin_scatter(offload::DeviceSpan full, offload::DeviceSpan shard, int root,
-                                   const offload::ComputePoint& after, std::string label) {
-  return begin(device_call(call_of(Operation::scatter, Element::bytes, root, std::move(label)),
-                           full, shard, after));
-}
-
-Ticket Communicator::begin_gather(offload::DeviceSpan shard, offload::DeviceSpan full, int root,
-                                  const offload::ComputePoint& after, std::string label) {
-  return begin(device_call(call_of(Operation::gather, Element::bytes, root, std::move(label)),
-                           shard, full, after));
-}
-
-Ticket Communicator::begin_send(offload::DeviceSpan bytes, int to,
-                                const offload::ComputePoint& after, std::string label) {
-  return begin(device_call(call_of(Operation::send, Element::bytes, to, std::move(label)), bytes,
-                           {}, after));
-}
-
-Ticket Communicator::begin_receive(offload::DeviceSpan bytes, int from,
-                                   const offload::ComputePoint& after, std::string label) {
-  return begin(device_call(call_of(Operation::receive, Element::bytes, from, std::move(label)), {},
-                           bytes, after));
 }
 
 void Communicator::all_gather(std::span<std::byte> full, std::string label) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "sluice/base/error.hpp"
+
 namespace sluice::zero {
 
 namespace {
@@ -71,6 +73,17 @@ std::string_view name_of(Operation operation) {
       return "barrier";
   }
   return "?";
+}
+
+Operation parse_operation(std::string_view name) {
+  constexpr Operation kOperations[] = {
+      Operation::all_gather, Operation::reduce_scatter, Operation::all_reduce, Operation::broadcast,
+      Operation::reduce,     Operation::scatter,        Operation::gather,     Operation::send,
+      Operation::receive,    Operation::barrier};
+  for (const Operation operation : kOperations) {
+    if (name_of(operation) == name) return operation;
+  }
+  throw InvalidArgument("no operation over ranks is named \"" + std::string(name) + "\"");
 }
 
 std::string_view name_of(Element element) {

@@ -74,7 +74,7 @@ CallHeader last_header(CallHeader::Kind kind, int rank, const std::string& text)
   return header;
 }
 
-std::string find_mistake(std::span<const CallHeader* const> calls, int world_size) {
+std::string find_disagreement(std::span<const CallHeader* const> calls, int world_size) {
   constexpr std::size_t kShown = 8;  // ranks that a message names
   const CallHeader& first = *calls.front();
   const auto other = std::ranges::find_if_not(

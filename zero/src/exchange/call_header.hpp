@@ -42,6 +42,6 @@ CallHeader last_header(CallHeader::Kind kind, int rank, const std::string& text)
 
 // Why the calls cannot be made together; empty: they can. `calls`: of all ranks that take part, in
 // the order of ranks; every rank finds the same.
-std::string find_mistake(std::span<const CallHeader* const> calls, int world_size);
+std::string find_disagreement(std::span<const CallHeader* const> calls, int world_size);
 
 }  // namespace sluice::zero

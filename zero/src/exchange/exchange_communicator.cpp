@@ -147,7 +147,7 @@ void ExchangeCommunicator::agree(Begun& begun) {
     const CallHeader& header = begun.announced.header;
     counters_.add_headers(begun.announced.others.size() *
                           (messages_.lends() ? header.used_bytes().size() : sizeof(header)));
-    const std::string mistake = find_mistake(calls, world_size_);
+    const std::string mistake = find_disagreement(calls, world_size_);
     if (mistake.empty()) return;
     const bool mixed = std::ranges::any_of(
         calls, [](const CallHeader* each) { return is_pairwise(each->call().operation); });

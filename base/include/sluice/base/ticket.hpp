@@ -81,7 +81,4 @@ void finish_all(std::vector<Ticket>&& tickets);
 // Whether every ticket has ended. Does not block.
 bool all_done(const std::vector<Ticket>& tickets);
 
-// finish_all() that adds the seconds it blocked to `stall_seconds`.
-void finish_all(std::vector<Ticket>& tickets, double& stall_seconds);
-
 }  // namespace sluice

@@ -27,8 +27,6 @@ class Worker {
 
   // Queues a task. Does not block. The ticket gets the task's exception.
   Ticket begin(std::function<void()> task);
-  // Seconds spent in tasks that have ended.
-  double busy_seconds() const;
 
  private:
   struct Item {
@@ -41,7 +39,6 @@ class Worker {
   CondVar changed_;
   std::deque<Item> queue_ SLUICE_GUARDED_BY(mutex_);
   bool stopping_ SLUICE_GUARDED_BY(mutex_) = false;
-  double busy_seconds_ SLUICE_GUARDED_BY(mutex_) = 0;
   std::thread thread_;
 };
 

@@ -14,7 +14,12 @@
 
 namespace sluice::cpu_adam {
 
+// Optimizers with moments of one meaning: states of one are of no use to another. adam: AdamW too.
 enum class Rule { adam, amsgrad, adagrad, lion, momentum, sgd };
+inline constexpr Rule kRules[] = {Rule::adam, Rule::amsgrad,  Rule::adagrad,
+                                  Rule::lion, Rule::momentum, Rule::sgd};
+// Number of moments of a rule, as of every configuration with that rule.
+std::size_t moment_count(Rule rule);
 
 // The constants of a step, equal for all elements: computed in double, rounded to fp32 once. Fields
 // that a rule does not use are 0.

@@ -81,31 +81,24 @@ Json::Value pair_of(double first, double second) {
 }
 
 void add_optimizer(const config::TrainConfig& config, Values& values) {
-  using config::OptimizerType;
   const config::OptimizerConfig& optimizer = config.optimizer;
-  const OptimizerType type = optimizer.type;
-  const bool is_adam = type == OptimizerType::adam || type == OptimizerType::adamw;
-  const auto add = [&](const char* name, Json::Value value) {
-    values.emplace_back(std::string("optimizer.params.") + name, std::move(value));
+  const auto add = [&](std::string_view name, Json::Value value) {
+    if (config::reads(optimizer.type, name))
+      values.emplace_back("optimizer.params." + std::string(name), std::move(value));
   };
-  values.emplace_back("optimizer.type", std::string(config::name_of(type)));
+  values.emplace_back("optimizer.type", std::string(config::name_of(optimizer.type)));
   add("lr", optimizer.lr);
-  if (is_adam || type == OptimizerType::lion)
-    add("betas", pair_of(optimizer.beta1, optimizer.beta2));
-  if (is_adam || type == OptimizerType::adagrad) add("eps", optimizer.eps);
+  add("betas", pair_of(optimizer.beta1, optimizer.beta2));
+  add("eps", optimizer.eps);
   add("weight_decay", optimizer.weight_decay);
-  if (is_adam) {
-    add("bias_correction", optimizer.bias_correction);
-    add("amsgrad", optimizer.amsgrad);
-  } else if (type == OptimizerType::adagrad) {
-    add("lr_decay", optimizer.lr_decay);
-    add("initial_accumulator_value", optimizer.initial_accumulator_value);
-  } else if (type == OptimizerType::sgd) {
-    add("momentum", optimizer.momentum);
-    add("dampening", optimizer.dampening);
-    add("nesterov", optimizer.nesterov);
-  }
-  if (type != OptimizerType::lion) add("maximize", optimizer.maximize);
+  add("bias_correction", optimizer.bias_correction);
+  add("amsgrad", optimizer.amsgrad);
+  add("lr_decay", optimizer.lr_decay);
+  add("initial_accumulator_value", optimizer.initial_accumulator_value);
+  add("momentum", optimizer.momentum);
+  add("dampening", optimizer.dampening);
+  add("nesterov", optimizer.nesterov);
+  add("maximize", optimizer.maximize);
 }
 
 // The list as a file has it.
@@ -241,18 +234,6 @@ Json::Value budget(const config::ByteBudget& budget) {
   return "auto";
 }
 
-const char* name_of(config::Durability durability) {
-  switch (durability) {
-    case config::Durability::process:
-      return "process";
-    case config::Durability::power:
-      return "power";
-    case config::Durability::none:
-      return "none";
-  }
-  return "process";
-}
-
 const char* name_of(config::Activations activations) {
   switch (activations) {
     case config::Activations::automatic:
@@ -279,7 +260,7 @@ void add_sluice(const config::TrainConfig& config, Values& values) {
   values.emplace_back("sluice.tf32", sluice.gpu_math.tf32);
   values.emplace_back("sluice.device_bytes", budget(sluice.device_bytes));
   values.emplace_back("sluice.host_bytes", budget(sluice.host_bytes));
-  values.emplace_back("sluice.durability", name_of(sluice.durability));
+  values.emplace_back("sluice.durability", std::string(name_of(sluice.durability)));
   values.emplace_back("sluice.commit_every", number(sluice.commit_every));
   if (!sluice.checkpoints.directory.empty()) {
     values.emplace_back("sluice.checkpoint_dir", sluice.checkpoints.directory);

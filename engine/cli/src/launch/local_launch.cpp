@@ -178,7 +178,7 @@ GroupEnd run_ranks_here(const LaunchArguments& arguments, const Host& host, Laun
   const bool by_mpirun = how == LaunchHow::mpirun;
   if (by_mpirun) check_installed("mpirun");
   const LocalRanks ranks = describe(arguments, host);
-  RankGroup group(group_options(arguments, ranks.count, output));
+  LaunchedRanks group(group_options(arguments, ranks.count, output));
   say_start(arguments, ranks, by_mpirun ? ", started by mpirun" : "", output);
   if (by_mpirun) {
     group.start_carrier(around_ranks(arguments, ranks, group.open_pipes()));
@@ -202,7 +202,7 @@ GroupEnd run_line_here(const LaunchArguments& arguments, const HostLine& line,
   output.say(shell_line(line.argv));
   GroupOptions options = group_options(arguments, 0, output);
   options.log_directory.clear();  // the line has it
-  RankGroup group(std::move(options));
+  LaunchedRanks group(std::move(options));
   ChildProcess child;
   child.argv = line.argv;
   group.start_carrier(std::move(child));

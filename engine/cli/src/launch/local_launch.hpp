@@ -8,7 +8,7 @@
 #include "command/arguments.hpp"
 #include "launch/host_lines.hpp"
 #include "launch/host_list.hpp"
-#include "launch/rank_group.hpp"
+#include "launch/launched_ranks.hpp"
 
 namespace sluice::cli {
 

@@ -77,21 +77,6 @@ std::string_view name_of(Activation activation) {
   return "";
 }
 
-std::uint64_t parameter_count(const ModelConfig& model) {
-  const auto layers = static_cast<std::uint64_t>(model.n_layer);
-  const auto e = static_cast<std::uint64_t>(model.n_embd);
-  const auto inner = static_cast<std::uint64_t>(model.inner_size());
-  const auto positions = static_cast<std::uint64_t>(model.n_positions);
-  const auto vocabulary = static_cast<std::uint64_t>(model.vocab_size);
-  const std::uint64_t norm = 2 * e;                                   // weight and bias
-  const std::uint64_t attention = (e * 3 * e + 3 * e) + (e * e + e);  // q, k, v; output
-  const std::uint64_t feed_forward = (e * inner + inner) + (inner * e + e);
-  const std::uint64_t head = model.tie_word_embeddings ? 0 : vocabulary * e;
-  // The limits of the table keep this below 2^60.
-  return vocabulary * e + positions * e + layers * (2 * norm + attention + feed_forward) + norm +
-         head;
-}
-
 std::string canonical_model_text(const ModelConfig& model) {
   char epsilon[40];
   // 17 digits: equal text exactly for equal doubles.

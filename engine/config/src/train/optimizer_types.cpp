@@ -58,6 +58,10 @@ std::string_view name_of(OptimizerType type) {
   return kind_of(type).name;
 }
 
+bool reads(OptimizerType type, std::string_view param) {
+  return has_param(kind_of(type), param);
+}
+
 const OptimizerKind* find_kind(std::string_view name) {
   const auto found = std::ranges::find_if(
       kKinds, [&](const OptimizerKind& kind) { return equal_in_any_case(kind.name, name); });

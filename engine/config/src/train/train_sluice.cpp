@@ -162,9 +162,7 @@ void read_sluice(Checker& checker, SluiceConfig& sluice) {
   read_budget(checker, "sluice.host_bytes", sluice.host_bytes);
   std::string durability;
   checker.read("sluice.durability", durability);
-  if (durability == "process") sluice.durability = Durability::process;
-  if (durability == "power") sluice.durability = Durability::power;
-  if (durability == "none") sluice.durability = Durability::none;
+  sluice.durability = find_durability(durability).value_or(sluice.durability);
   checker.read("sluice.commit_every", sluice.commit_every);
   read_checkpoint(checker, sluice);
   checker.read("sluice.strict", sluice.strict);

@@ -169,7 +169,7 @@ void commit_parts(offload::SwapStore& store, zero::Communicator& ranks,
                   const std::string& directory, std::int64_t step, const std::string& metadata) {
   if (ranks.world_size() == 1) {
     store.commit(step, metadata);
-  } else if (store.durability() != offload::Durability::none) {
+  } else if (store.durability() != Durability::none) {
     commit_in_two_phases(store, ranks, directory, step, metadata);
   } else {
     store.commit(step, metadata);
@@ -190,7 +190,7 @@ void close_parts(offload::SwapStore& store, zero::Communicator& ranks,
                  const std::string& directory) {
   if (ranks.world_size() == 1) {
     store.close_cleanly();
-  } else if (store.durability() == offload::Durability::none && store.committed_step() > 0) {
+  } else if (store.durability() == Durability::none && store.committed_step() > 0) {
     commit_in_two_phases(store, ranks, directory, store.committed_step(),
                          store.committed_metadata());
   }

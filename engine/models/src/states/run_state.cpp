@@ -21,12 +21,12 @@ Format parse_format(const Json::Value& value, std::string_view other_name, Forma
 }
 
 // Older manifests, which name no optimizer, are of Adam.
-StateKind parse_kind(const Json::Value& value) {
+cpu_adam::Rule parse_rule(const Json::Value& value) {
   const std::string name =
-      value.isNull() ? std::string(name_of(StateKind::adam)) : value.asString();
-  const auto found =
-      std::ranges::find_if(kStateKinds, [&](StateKind kind) { return name_of(kind) == name; });
-  SLUICE_CHECK(found != std::end(kStateKinds),
+      value.isNull() ? std::string(name_of(cpu_adam::Rule::adam)) : value.asString();
+  const auto found = std::ranges::find_if(
+      cpu_adam::kRules, [&](cpu_adam::Rule rule) { return name_of(rule) == name; });
+  SLUICE_CHECK(found != std::end(cpu_adam::kRules),
                "states of an optimizer \"" + name + "\", which this version does not have");
   return *found;
 }
@@ -112,7 +112,7 @@ std::string to_json(const RunState& state) {
   if (state.loss_scale) root["loss_scale"] = to_value(*state.loss_scale);
   root["master"] = std::string(config::name_of(state.format.master));
   root["moments"] = std::string(config::name_of(state.format.moments));
-  root["optimizer"] = std::string(name_of(state.format.kind));
+  root["optimizer"] = std::string(name_of(state.format.rule));
   root["compute_threads"] = state.compute_threads;
   root["world_size"] = state.world_size;
   root["version"] = state.version;
@@ -149,7 +149,7 @@ RunState parse_run_state(const std::string& json, const std::string& path) {
     state.loss_scale = to_loss_scale(root["loss_scale"]);
     state.format.master = parse_format(root["master"], "split", config::MasterFormat::split);
     state.format.moments = parse_format(root["moments"], "bf16", config::MomentFormat::bf16);
-    state.format.kind = parse_kind(root["optimizer"]);
+    state.format.rule = parse_rule(root["optimizer"]);
     state.compute_threads = root["compute_threads"].asInt();
     state.world_size = root["world_size"].asInt();
     state.version = root["version"].asString();

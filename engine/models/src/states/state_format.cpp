@@ -8,6 +8,7 @@ namespace sluice::models {
 
 using config::MasterFormat;
 using config::MomentFormat;
+using cpu_adam::Rule;
 
 namespace {
 
@@ -15,53 +16,37 @@ constexpr std::string_view kMoments[] = {"moment1", "moment2", "moment3"};
 
 }  // namespace
 
-std::string_view name_of(StateKind kind) {
-  switch (kind) {
-    case StateKind::adam:
+std::string_view name_of(Rule rule) {
+  switch (rule) {
+    case Rule::adam:
       return "Adam";
-    case StateKind::amsgrad:
+    case Rule::amsgrad:
       return "Adam with amsgrad";
-    case StateKind::adagrad:
+    case Rule::adagrad:
       return "Adagrad";
-    case StateKind::lion:
+    case Rule::lion:
       return "Lion";
-    case StateKind::momentum:
+    case Rule::momentum:
       return "SGD with momentum";
-    case StateKind::sgd:
+    case Rule::sgd:
       break;
   }
   return "SGD";
 }
 
-StateKind state_kind(const config::OptimizerConfig& optimizer) {
+Rule rule_of(const config::OptimizerConfig& optimizer) {
   switch (optimizer.type) {
     case config::OptimizerType::adam:
     case config::OptimizerType::adamw:
-      return optimizer.amsgrad ? StateKind::amsgrad : StateKind::adam;
+      return optimizer.amsgrad ? Rule::amsgrad : Rule::adam;
     case config::OptimizerType::adagrad:
-      return StateKind::adagrad;
+      return Rule::adagrad;
     case config::OptimizerType::lion:
-      return StateKind::lion;
+      return Rule::lion;
     case config::OptimizerType::sgd:
       break;
   }
-  return optimizer.momentum > 0 ? StateKind::momentum : StateKind::sgd;
-}
-
-std::size_t moment_count(StateKind kind) {
-  switch (kind) {
-    case StateKind::adam:
-      return 2;
-    case StateKind::amsgrad:
-      return 3;
-    case StateKind::sgd:
-      return 0;
-    case StateKind::adagrad:
-    case StateKind::lion:
-    case StateKind::momentum:
-      break;
-  }
-  return 1;
+  return optimizer.momentum > 0 ? Rule::momentum : Rule::sgd;
 }
 
 StatePart StateFormat::part(std::size_t index) const {
@@ -89,7 +74,7 @@ StateFormat state_format(const config::TrainConfig& config) {
   const config::SluiceConfig& sluice = config.sluice;
   const bool is_bf16 = config.compute_dtype() == DType::bf16;
   return {sluice.master.value_or(is_bf16 ? MasterFormat::split : MasterFormat::fp32),
-          sluice.moments.value_or(MomentFormat::fp32), state_kind(config.optimizer)};
+          sluice.moments.value_or(MomentFormat::fp32), rule_of(config.optimizer)};
 }
 
 std::string shard_name(const zero::UnitLayout& unit, const StatePart& part) {

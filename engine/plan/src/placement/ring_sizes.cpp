@@ -25,7 +25,7 @@ constexpr std::uint64_t kLargestMoverTileBytes = 4 * kMiB;
 constexpr int kTilesInFlight = 3;  // one read, one computed, one written
 // DeepSpeed has one buffer each for master, moments and gradient. They are one tile.
 int buffers_per_tile(const Plan& plan) {
-  return 2 + static_cast<int>(models::moment_count(plan.state_format.kind));
+  return 2 + static_cast<int>(cpu_adam::moment_count(plan.state_format.rule));
 }
 
 std::uint64_t largest_unit(const Plan& plan) {

@@ -127,9 +127,9 @@ std::string rates_key(const Plan& plan) {
       << name_of(plan.compute_dtype) << "; " << config::name_of(plan.state_format.master) << ", "
       << config::name_of(plan.state_format.moments)
       // Rates that older versions saved are of Adam.
-      << (plan.state_format.kind == models::StateKind::adam
+      << (plan.state_format.rule == cpu_adam::Rule::adam
               ? ""
-              : ", " + std::string(models::name_of(plan.state_format.kind)))
+              : ", " + std::string(models::name_of(plan.state_format.rule)))
       << (config.gradient_dtype() == plan.compute_dtype
               ? ""
               : ", gradients in " + std::string(name_of(config.gradient_dtype())));

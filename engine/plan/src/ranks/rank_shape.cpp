@@ -41,7 +41,7 @@ RankShape rank_shape(const config::TrainConfig& config, const config::ModelConfi
   shape.weight_bytes = size_of(config.compute_dtype());
   shape.gradient_bytes = size_of(config.gradient_dtype());
   shape.wire_bytes = size_of(config.wire_dtype());
-  shape.slots = config.sluice.durability == config::Durability::none ? 1 : 2;
+  shape.slots = config.sluice.durability == Durability::none ? 1 : 2;
   shape.format = models::state_format(config);
   shape.waits_for_norm = config.updates_need_all_gradients();
   shape.recompute = config.sluice.activations != config::Activations::keep;

@@ -87,7 +87,7 @@ void describe_units(Plan& plan, const Subject& subject) {
   }
   plan.groups = models::make_param_groups(plan.config, plan.layouts);
   plan.model_size.bytes_per_parameter =
-      kBytesBesideMoments + sizeof(float) * models::moment_count(plan.state_format.kind);
+      kBytesBesideMoments + sizeof(float) * cpu_adam::moment_count(plan.state_format.rule);
   for (const zero::UnitLayout& layout : plan.layouts) {
     plan.model_size.parameters += layout.param_count;
     const std::uint64_t each =
@@ -245,7 +245,7 @@ bool may_leave_drive(const Plan& plan) {
   const bool is_short = std::any_of(plan.directories.disks.begin(), plan.directories.disks.end(),
                                     [](const DiskNeed& disk) { return disk.is_short(); });
   const bool resumable =
-      sluice.durability == config::Durability::none || !sluice.checkpoints.directory.empty();
+      sluice.durability == Durability::none || !sluice.checkpoints.directory.empty();
   return is_short && may_promote(plan) && resumable &&
          plan.config.zero.offload_optimizer.device == config::OffloadConfig::Device::nvme;
 }
@@ -272,7 +272,7 @@ Outcome plan_passes(const Plan& plan, const Preferences& preferences, const Mach
   }
   Outcome fewest = place_off_drive(low);
   if (!fewest.problems.empty()) return asked;
-  if (plan.config.sluice.durability != config::Durability::none) {
+  if (plan.config.sluice.durability != Durability::none) {
     fewest.plan.choices.push_back(
         "commits: none, because not all states are on NVMe: a killed run resumes from its last "
         "checkpoint");

@@ -118,7 +118,7 @@ void add_disk_changes(const Variant& refused, const Plan& shape, const TryPlan& 
   if (moves.empty()) return;
   if (try_plan(elsewhere)) candidates.push_back({join(moves), elsewhere});
   Variant one_slot = refused;
-  one_slot.config.sluice.durability = config::Durability::none;
+  one_slot.config.sluice.durability = Durability::none;
   if (!try_plan(one_slot)) return;
   candidates.push_back(
       {"set \"sluice\": {\"durability\": \"none\"} (one slot of the states on disk instead of two; "

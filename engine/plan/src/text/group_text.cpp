@@ -11,8 +11,6 @@ namespace sluice::plan {
 
 namespace {
 
-using config::OptimizerType;
-
 std::string shortest(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.9g", value);
@@ -21,16 +19,15 @@ std::string shortest(double value) {
 
 // The values of optimizer.params that groups may differ in, as this optimizer has them.
 std::vector<std::pair<std::string, double>> values_of(const config::OptimizerConfig& optimizer) {
-  const OptimizerType type = optimizer.type;
+  const auto reads = [&](std::string_view param) { return config::reads(optimizer.type, param); };
   std::vector<std::pair<std::string, double>> values = {{"lr", optimizer.lr},
                                                         {"weight_decay", optimizer.weight_decay}};
-  const bool is_adam = type == OptimizerType::adam || type == OptimizerType::adamw;
-  if (is_adam || type == OptimizerType::lion) {
+  if (reads("betas")) {
     values.emplace_back("beta1", optimizer.beta1);
     values.emplace_back("beta2", optimizer.beta2);
   }
-  if (is_adam || type == OptimizerType::adagrad) values.emplace_back("eps", optimizer.eps);
-  if (type == OptimizerType::sgd) values.emplace_back("momentum", optimizer.momentum);
+  if (reads("eps")) values.emplace_back("eps", optimizer.eps);
+  if (reads("momentum")) values.emplace_back("momentum", optimizer.momentum);
   return values;
 }
 

@@ -77,7 +77,7 @@ void add_checkpoints(Plan& plan, const MachineFacts& machine) {
   if (checkpoints.directory.empty()) return;
   const std::uint64_t each = offload::SwapStore::disk_bytes(
       models::state_shards(plan.layouts, plan.state_format, plan.config.world_size),
-      offload::Durability::none);
+      Durability::none);
   const auto kept = static_cast<std::uint64_t>(checkpoints.every > 0 ? checkpoints.keep : 0);
   const std::uint64_t counted = checked_mul(std::min<std::uint64_t>(kept, 2), each);
   add_disk(plan, machine, checkpoints.directory, checked_add(counted, each));

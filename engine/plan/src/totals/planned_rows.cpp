@@ -33,11 +33,9 @@ void add_to(TierBytes& bytes, Tier tier, std::uint64_t size_bytes) {
   }
 }
 
-// Slots on disk for the states. States of some units only are never committed.
+// Slots on disk for the states.
 int slots(const Plan& plan) {
-  const bool commits =
-      plan.config.sluice.durability != config::Durability::none && plan.states_all_on_nvme();
-  return commits ? 2 : 1;
+  return plan.state_durability() == Durability::none ? 1 : 2;
 }
 
 std::string times(std::uint64_t count, std::uint64_t size_bytes) {
@@ -58,7 +56,7 @@ std::uint64_t stored_state_bytes(const Plan& plan, std::uint64_t count) {
 }
 
 std::string text_of(const models::StateFormat& format) {
-  const std::size_t moments = models::moment_count(format.kind);
+  const std::size_t moments = cpu_adam::moment_count(format.rule);
   const char* const counts[] = {"no moments", "one moment", "two moments", "three moments"};
   return std::string(config::name_of(format.master)) + " master and " + counts[moments] +
          (moments > 0 && format.moments == config::MomentFormat::bf16 ? " in bf16" : "");

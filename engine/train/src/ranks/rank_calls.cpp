@@ -13,9 +13,9 @@ namespace sluice::train {
 namespace {
 
 // The key that tells rows apart, on one line.
-std::string key_of(const std::string& operation, const std::string& label,
-                   std::uint64_t message_bytes) {
-  return operation + "\t" + label + "\t" + std::to_string(message_bytes);
+std::string key_of(const zero::LoggedCalls& calls) {
+  return std::string(name_of(calls.operation)) + "\t" + calls.label + "\t" +
+         std::to_string(calls.message_bytes);
 }
 
 // A line for each row: its key, and the seconds of a call.
@@ -24,7 +24,7 @@ std::string text_of(const std::vector<zero::LoggedCalls>& calls) {
   for (const zero::LoggedCalls& each : calls) {
     char seconds[40];
     std::snprintf(seconds, sizeof seconds, "\t%.17g\n", each.mean_seconds());
-    text += key_of(each.operation, each.label, each.message_bytes) + seconds;
+    text += key_of(each) + seconds;
   }
   return text;
 }
@@ -36,10 +36,11 @@ std::unique_ptr<zero::CallLog> make_call_log(const config::TrainConfig& config) 
   if (!asked.enabled || config.world_size == 1) return nullptr;
   if (!asked.prof_all && asked.prof_ops.empty()) return nullptr;
   zero::CallLogOptions options{
-      .ranks = config.world_size,
-      .operations = asked.prof_all ? std::vector<std::string>{} : asked.prof_ops,
-      .by_label = asked.debug,
-      .print = {}};
+      .ranks = config.world_size, .operations = {}, .by_label = asked.debug, .print = {}};
+  if (!asked.prof_all) {
+    for (const std::string& name : asked.prof_ops)
+      options.operations.push_back(zero::parse_operation(name));
+  }
   if (asked.verbose && config.rank == 0)
     options.print = [](const std::string& line) { log(LogLevel::info, line); };
   return std::make_unique<zero::CallLog>(std::move(options));
@@ -59,9 +60,9 @@ std::vector<ReportedCalls> gather_calls(RankGroup& ranks, const zero::CallLog& l
   for (const zero::LoggedCalls& each : own) {
     const zero::CallBandwidth bandwidth =
         zero::bandwidth_of(each.operation, each.message_bytes, each.mean_seconds(), ranks.size());
-    all.push_back({each.operation, each.label, each.message_bytes, each.calls, each.seconds,
-                   seconds[key_of(each.operation, each.label, each.message_bytes)],
-                   8e-9 * bandwidth.algorithm, 8e-9 * bandwidth.bus});
+    all.push_back({std::string(name_of(each.operation)), each.label, each.message_bytes, each.calls,
+                   each.seconds, seconds[key_of(each)], 8e-9 * bandwidth.algorithm,
+                   8e-9 * bandwidth.bus});
   }
   return all;
 }

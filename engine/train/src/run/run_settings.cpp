@@ -27,14 +27,12 @@ std::string shortest(double value) {
 
 // The optimizer's values, without its rate.
 std::string optimizer_text(const config::OptimizerConfig& optimizer) {
-  using config::OptimizerType;
-  const OptimizerType type = optimizer.type;
-  const bool is_adam = type == OptimizerType::adam || type == OptimizerType::adamw;
-  std::string text(config::name_of(type));
-  if (is_adam || type == OptimizerType::lion)
+  const auto reads = [&](std::string_view param) { return config::reads(optimizer.type, param); };
+  std::string text(config::name_of(optimizer.type));
+  if (reads("betas"))
     text += ", betas " + shortest(optimizer.beta1) + " and " + shortest(optimizer.beta2);
-  if (is_adam || type == OptimizerType::adagrad) text += ", eps " + shortest(optimizer.eps);
-  if (type == OptimizerType::sgd) {
+  if (reads("eps")) text += ", eps " + shortest(optimizer.eps);
+  if (reads("momentum")) {
     text += ", momentum " + shortest(optimizer.momentum) + ", dampening " +
             shortest(optimizer.dampening) + (optimizer.nesterov ? ", nesterov" : "");
   }

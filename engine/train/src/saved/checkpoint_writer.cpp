@@ -78,14 +78,10 @@ void CheckpointWriter::begin(Progress& progress, const RunIdentity& identity,
   SLUICE_CHECK(!job_, "one checkpoint is written at a time");
   zero::Communicator& ranks = *resources_.communicator;
   auto job = std::make_unique<Job>();
-  job->draft = {.directory = directory,
-                .step = progress.step,
-                .order = progress.order,
-                .keep = 1,
-                .before = {}};
+  job->draft = {.directory = directory, .step = progress.step, .keep = 1, .before = {}};
   const std::string order = models::do_on_first(ranks, directory, [&] {
     job->draft = begin_draft(directory, progress, resources_.plan.config.sluice.checkpoints.keep);
-    return std::to_string(job->draft.order);
+    return std::to_string(order_above(job->draft, progress));
   });
   progress.order = std::stoll(order);
   job->state = make_run_state(resources_.plan, progress, identity);
@@ -117,8 +113,8 @@ void CheckpointWriter::begin_copies(Job& job) {
     job.io = make_io_();
     job.store = offload::SwapStore::create(
         job.folder.string(), *job.io,
-        models::state_shards(state.units, state.format, state.world_size),
-        offload::Durability::none, nvme::DirectIo::automatic);
+        models::state_shards(state.units, state.format, state.world_size), Durability::none,
+        nvme::DirectIo::automatic);
   });
   job.copies.resize(plan.units.size());
   const auto copied = [&](std::size_t u) { return resources_.state_copies->has_room(u); };
@@ -193,7 +189,7 @@ std::string CheckpointWriter::publish_together(const Job& job) {
     manifest.digests.push_back(std::stoull(each));
   const std::string draft = job.draft.path().string();
   return models::do_on_first(ranks, draft, [&] {
-    offload::replace_rank_manifest(draft, manifest, offload::Durability::power);
+    offload::replace_rank_manifest(draft, manifest, Durability::power);
     return publish(job.draft);
   });
 }

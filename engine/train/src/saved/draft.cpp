@@ -100,17 +100,6 @@ Checkpoints checkpoints_of_line(const std::string& directory, const std::string&
   return found;
 }
 
-// The next state is the newest of its line in the folder, also when a run returned to an earlier
-// step in between.
-std::int64_t order_above(const Checkpoints& before, const Progress& progress) {
-  std::int64_t order = progress.order;
-  for (const models::Checkpoint& each : before) {
-    const bool same_state = each.order == order && each.step == progress.step;
-    if (each.order >= order && !same_state) order = each.order + 1;
-  }
-  return order;
-}
-
 void rename_folder(const fs::path& from, const fs::path& to) {
   SLUICE_SYSCALL(::rename(from.c_str(), to.c_str()), to.string());
 }
@@ -163,13 +152,20 @@ void sync_tree(const fs::path& directory) {
 Draft begin_draft(const std::string& directory, const Progress& progress, std::int64_t keep) {
   Draft draft{.directory = directory,
               .step = progress.step,
-              .order = progress.order,
               .keep = keep,
               .before = checkpoints_of_line(directory, progress.line)};
-  draft.order = order_above(draft.before, progress);
   remove_folder(draft.path());
   make_folder(draft.path());
   return draft;
+}
+
+std::int64_t order_above(const Draft& draft, const Progress& progress) {
+  std::int64_t order = progress.order;
+  for (const models::Checkpoint& each : draft.before) {
+    const bool same_state = each.order == order && each.step == progress.step;
+    if (each.order >= order && !same_state) order = each.order + 1;
+  }
+  return order;
 }
 
 std::string publish(const Draft& draft) {

@@ -1,7 +1,8 @@
 #pragma once
 // Draft: the folder of a checkpoint while it is written, below the checkpoint directory. It gets
 // its name when it is whole; then it replaces older checkpoints. The functions work on files only.
-// With several ranks, rank 0 calls begin_draft, publish and remove_draft; the others know path_of.
+// With several ranks, rank 0 calls begin_draft, order_above, publish and remove_draft; the others
+// know Draft::path.
 
 #include <cstdint>
 #include <filesystem>
@@ -16,16 +17,17 @@ namespace sluice::train {
 struct Draft {
   std::string directory;
   std::int64_t step = 0;
-  std::int64_t order = 0;                  // models::RunState::order
   std::int64_t keep = 1;                   // checkpoints of the line, with this one
   std::vector<models::Checkpoint> before;  // of the line, oldest first
 
   std::filesystem::path path() const;
 };
 
-// Makes the draft of `progress.step`, empty. Its order is above those of the line's checkpoints in
-// `directory`. Throws IoError.
+// Makes the draft of `progress.step`, empty. Throws IoError.
 Draft begin_draft(const std::string& directory, const Progress& progress, std::int64_t keep);
+// The order (models::RunState::order) that makes the draft's state the newest of its line in the
+// folder, also when a run returned to an earlier step in between.
+std::int64_t order_above(const Draft& draft, const Progress& progress);
 // Makes a folder, but not its parents. Throws IoError.
 void make_folder(const std::filesystem::path& folder);
 // fsync of the files in a folder, and of the folder. Throws IoError.

@@ -143,7 +143,7 @@ void check_no_older_ranks(const std::string& directory) {
 void check_is_leftover(const std::string& folder) {
   if (!offload::SwapStore::holds_committed(folder)) return;
   const offload::CommittedState part = offload::SwapStore::read_committed(folder);
-  if (part.durability == offload::Durability::none) return;
+  if (part.durability == Durability::none) return;
   throw StorageError(folder,
                      "holds a rank's part of step " + std::to_string(part.step) +
                          ", and rank 0 finds no ranks.json beside it: put it back, or start "

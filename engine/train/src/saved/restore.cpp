@@ -87,8 +87,7 @@ void commit_restored(RunResources& resources, const RunSource& source) {
     commit_swap(resources, state);
   }
   // With one slot nothing is committed before the end.
-  if (resources.files.store->durability() != offload::Durability::none)
-    remove_replaced_states(resources);
+  if (resources.files.store->durability() != Durability::none) remove_replaced_states(resources);
 }
 
 }  // namespace sluice::train

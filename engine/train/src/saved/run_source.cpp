@@ -60,8 +60,8 @@ std::string parent_of(const std::string& path) {
 
 void check_format(const models::RunState& saved, const plan::Plan& plan,
                   const std::string& directory) {
-  const models::StateKind kept = saved.format.kind;
-  const models::StateKind wanted = plan.state_format.kind;
+  const cpu_adam::Rule kept = saved.format.rule;
+  const cpu_adam::Rule wanted = plan.state_format.rule;
   if (kept != wanted) {
     throw StorageError(directory,
                        "holds the states of " + std::string(models::name_of(kept)) +

@@ -48,11 +48,11 @@ void commit_swap(RunResources& resources, const models::RunState& state) {
 void settle_swap(RunResources& resources) {
   zero::Communicator& ranks = *resources.communicator;
   if (!resources.commits_swap() || ranks.world_size() == 1) return;
-  const offload::Durability durability = resources.files.store->durability();
+  const Durability durability = resources.files.store->durability();
   const std::string directory = directory_of_all(resources);
   models::do_on_all(ranks, directory, [&] {
     resources.files.store->sync_committed();
-    if (ranks.rank() == 0 && durability == offload::Durability::power)
+    if (ranks.rank() == 0 && durability == Durability::power)
       offload::sync_rank_manifest(directory);
   });
 }
@@ -60,7 +60,7 @@ void settle_swap(RunResources& resources) {
 void release_closed_parts(RunResources& resources) {
   zero::Communicator& ranks = *resources.communicator;
   if (!resources.commits_swap() || ranks.world_size() == 1 ||
-      resources.files.store->durability() != offload::Durability::none)
+      resources.files.store->durability() != Durability::none)
     return;
   models::release_parts(ranks, directory_of_all(resources));
 }

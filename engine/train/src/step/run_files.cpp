@@ -19,18 +19,6 @@ using offload::Tier;
 
 namespace {
 
-offload::Durability to_store(config::Durability durability) {
-  switch (durability) {
-    case config::Durability::process:
-      return offload::Durability::process;
-    case config::Durability::power:
-      return offload::Durability::power;
-    case config::Durability::none:
-      return offload::Durability::none;
-  }
-  return offload::Durability::process;
-}
-
 bool has_files(const plan::Plan& plan) {
   return !plan.directories.states.empty() || !plan.directories.scratch.empty();
 }
@@ -158,10 +146,7 @@ void RunFiles::open_store(const plan::Plan& plan, SwapMode mode) {
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     if (plan.units[u].states == Tier::nvme) stored.push_back(plan.layouts[u]);
   }
-  // With some states in memory the directory alone cannot be resumed from, so one slot is enough.
-  const offload::Durability durability = plan.states_all_on_nvme()
-                                             ? to_store(plan.config.sluice.durability)
-                                             : offload::Durability::none;
+  const Durability durability = plan.state_durability();
   offload::SwapPlace place(plan.directories.states);
   place.further = plan.directories.states_further;
   if (mode == SwapMode::create)

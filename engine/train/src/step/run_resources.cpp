@@ -60,9 +60,6 @@ zero::SumFormat sum_format(const plan::Plan& plan) {
 
 }  // namespace
 
-RunResources::RunResources(const plan::Plan& the_plan, const SwapStart& start, Trace* the_trace)
-    : RunResources(the_plan, start, the_trace, make_run_device(the_plan, the_trace)) {}
-
 RunResources::RunResources(const plan::Plan& the_plan, const SwapStart& start, Trace* the_trace,
                            RunDevice given, RankLinks ranks)
     : plan(the_plan),

@@ -27,13 +27,12 @@
 
 namespace sluice::train {
 
-// A struct of owners, in order, without behaviour of its own; so its members are public.
+// Owners in order. Its members are public: the parts of a run use each other through it.
 // Confined to the thread that trains.
 struct RunResources {
-  // `plan`, `start.held` and `trace` must outlive it; `trace` may be null. Throws OutOfMemory,
-  // IoError, StorageError; then no committed state is lost.
-  RunResources(const plan::Plan& plan, const SwapStart& start, Trace* trace = nullptr);
-  // On a device that a test brings, with these ranks.
+  // `plan`, `start.held` and `trace` must outlive it; `trace` may be null. `device`: that of the
+  // plan, or a stand-in of a test. Throws OutOfMemory, IoError, StorageError; then no committed
+  // state is lost.
   RunResources(const plan::Plan& plan, const SwapStart& start, Trace* trace, RunDevice device,
                RankLinks ranks = {});
   RunResources(const RunResources&) = delete;

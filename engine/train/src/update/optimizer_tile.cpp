@@ -132,16 +132,14 @@ cpu_adam::Tile tile_of(const plan::Plan& plan, const StateSpans& states,
     tile.weight = weight_span(weight, plan.compute_dtype);
   }
   const std::size_t first = format.first_moment();
-  for (std::size_t k = 0; k < models::moment_count(format.kind); ++k)
+  for (std::size_t k = 0; k < cpu_adam::moment_count(format.rule); ++k)
     tile.moments[k] = moment_span(states[first + k], format);
   tile.gradient = gradient_span(gradient, plan.config.gradient_dtype());
   return tile;
 }
 
 std::string remaining_state(const plan::Plan& plan, const offload::SwapStore* store) {
-  const config::SluiceConfig& options = plan.config.sluice;
-  const bool two_slots = store != nullptr && plan.states_all_on_nvme() &&
-                         options.durability != config::Durability::none;
+  const bool two_slots = store != nullptr && plan.state_durability() != Durability::none;
   if (two_slots && store->committed_step() > 0) {
     return "The commit of step " + std::to_string(store->committed_step()) +
            " stays valid: continue from it with --resume (in a loop of one's own: "
@@ -149,7 +147,7 @@ std::string remaining_state(const plan::Plan& plan, const offload::SwapStore* st
   }
   std::string lost;
   if (!two_slots) lost = "The states were updated in place, so they are lost with this run. ";
-  const std::string& directory = options.checkpoints.directory;
+  const std::string& directory = plan.config.sluice.checkpoints.directory;
   const std::string newest = directory.empty() ? "" : models::newest_checkpoint(directory);
   if (newest.empty()) return lost + "Nothing was committed before: begin anew";
   return lost + "The last checkpoint is " + newest + ": continue from it with --resume";

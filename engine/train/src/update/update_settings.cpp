@@ -53,10 +53,6 @@ cpu_adam::OptimizerConfig kernel_config(const config::OptimizerConfig& optimizer
   return kernel;
 }
 
-UpdateSettings settings_of_update(const plan::Plan& plan, std::int64_t update) {
-  return settings_of_update(plan, update, config::learning_rate(plan.config, update));
-}
-
 UpdateSettings settings_of_update(const plan::Plan& plan, std::int64_t update, double rate) {
   const double base = plan.config.optimizer.lr;
   UpdateSettings settings;

@@ -27,12 +27,10 @@ struct UpdateSettings {
 cpu_adam::OptimizerConfig kernel_config(const config::OptimizerConfig& optimizer,
                                         double learning_rate);
 
-// Settings of update number `update`, counted from 1, with the rate of the plan's schedule for it,
-// and stochastic rounding with the configuration's seed. A group with a rate of its own has the
-// schedule's rate times its rate over that of the configuration.
+// Settings of update number `update`, counted from 1, with the schedule's rate `rate` for it, and
+// stochastic rounding with the configuration's seed. A group with a rate of its own has `rate`
+// times its rate over that of the configuration.
 UpdateSettings settings_of_update(const plan::Plan& plan, std::int64_t update, double rate);
-// With the rate computed from the schedule's beginning; config::LearningRates is for many updates.
-UpdateSettings settings_of_update(const plan::Plan& plan, std::int64_t update);
 
 // Factor for each gradient element: divides by `divisor`, the loss scale times the number of ranks,
 // and clips. `norm`: global norm of the gradients divided so. `max_norm` 0: no clipping.

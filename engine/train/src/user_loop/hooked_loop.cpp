@@ -56,10 +56,6 @@ plan::MachineFacts facts_of(const config::TrainConfig& config) {
 
 }  // namespace
 
-HookedLoop::HookedLoop(const config::TrainConfig& config, const EngineOptions& options)
-    : core_(std::make_unique<LoopCore>(note_unused_keys(config, LoopKind::hooked), options,
-                                       BroughtDevice{.facts = facts_of, .make = make_device})) {}
-
 HookedLoop::HookedLoop(const config::TrainConfig& config, const EngineOptions& options,
                        std::unique_ptr<zero::Communicator> communicator,
                        std::unique_ptr<zero::Communicator> gather_communicator)
@@ -92,8 +88,7 @@ void HookedLoop::preview() {
 void HookedLoop::enter(std::size_t unit, Pass pass) {
   core_->check_whole();
   core_->check_stream();
-  core_->enter(unit,
-               pass == Pass::training ? UnitOrder::Pass::training : UnitOrder::Pass::evaluation);
+  core_->enter(unit, pass);
 }
 
 void HookedLoop::leave(std::size_t unit) {

@@ -32,7 +32,7 @@ class Setting {
 // A unit's parameters are bound to gathered weights while this object lives.
 class Loop::Bound {
  public:
-  Bound(Loop& loop, std::size_t unit, UnitOrder::Pass pass) : core_(loop.core_), unit_(unit) {
+  Bound(Loop& loop, std::size_t unit, Pass pass) : core_(loop.core_), unit_(unit) {
     core_.enter(unit_, pass);
   }
   ~Bound() { core_.leave(unit_); }
@@ -102,7 +102,7 @@ Tensors Loop::forward(std::size_t unit, const Tensors& inputs) {
   const bool enabled = torch::GradMode::is_enabled() && !c10::InferenceMode::is_enabled();
   const Setting doing(doing_, Doing::unit);
   if (enabled && (wanted || !called.trains.empty())) return forward_with_gradients(unit, inputs);
-  const Bound bound(*this, unit, enabled ? UnitOrder::Pass::training : UnitOrder::Pass::evaluation);
+  const Bound bound(*this, unit, enabled ? Pass::training : Pass::evaluation);
   const torch::NoGradGuard no_grad;
   const Tensors outputs = called.forward(inputs);
   for (const Tensor& output : outputs)
@@ -133,7 +133,7 @@ Tensors Loop::forward_with_gradients(std::size_t unit, const Tensors& inputs) {
   if (!save) call.compute_state = compute_state(core_.device());
   Tensors outputs;
   {
-    const Bound bound(*this, unit, UnitOrder::Pass::training);
+    const Bound bound(*this, unit, Pass::training);
     const OwnUnit& called = core_.units()[unit];
     const offload::MemoryPool& memory = core_.device_memory();
     const std::uint64_t before = memory.usage().live_bytes;
@@ -239,7 +239,7 @@ Tensors Loop::backward_of(UnitCall& call, const Tensors& gradients) {
   if (std::none_of(gradients.begin(), gradients.end(), defined)) return results;
   ++units_ran_;
   const Setting doing(doing_, Doing::unit_in_backward);
-  const Bound bound(*this, call.unit, UnitOrder::Pass::training);
+  const Bound bound(*this, call.unit, Pass::training);
   core_.begin_gradients(call.unit);
   {
     UnitGraph graph = graph_of(call);

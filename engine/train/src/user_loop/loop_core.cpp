@@ -73,7 +73,7 @@ void LoopCore::check_stream() const {
                "was placed: use that stream, or place the model inside of torch.cuda.stream()");
 }
 
-void LoopCore::enter(std::size_t unit, UnitOrder::Pass pass) {
+void LoopCore::enter(std::size_t unit, Pass pass) {
   const bool records_graph = torch::GradMode::is_enabled();
   // Parameters are ordinary tensors even where the caller uses InferenceMode.
   const c10::InferenceMode ordinary(false);

@@ -82,7 +82,7 @@ class LoopCore {
   std::int64_t weights_version() const { return weights_version_; }
 
   // Passes and steps: HookedLoop has their contracts.
-  void enter(std::size_t unit, UnitOrder::Pass pass);
+  void enter(std::size_t unit, Pass pass);
   void leave(std::size_t unit);
   void keep_aliases(std::size_t unit);  // OwnUnits::keep_aliases()
   void begin_backward();

@@ -124,18 +124,18 @@ void LoopCore::set_parameter(const std::string& name, const Tensor& values) {
 }
 
 std::vector<std::string> LoopCore::moment_names() const {
-  switch (plan().state_format.kind) {
-    case models::StateKind::adam:
+  switch (plan().state_format.rule) {
+    case cpu_adam::Rule::adam:
       return {"exp_avg", "exp_avg_sq"};
-    case models::StateKind::amsgrad:
+    case cpu_adam::Rule::amsgrad:
       return {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
-    case models::StateKind::adagrad:
+    case cpu_adam::Rule::adagrad:
       return {"exp_avg_sq"};
-    case models::StateKind::lion:
+    case cpu_adam::Rule::lion:
       return {"exp_avg"};
-    case models::StateKind::momentum:
+    case cpu_adam::Rule::momentum:
       return {"momentum_buffer"};
-    case models::StateKind::sgd:
+    case cpu_adam::Rule::sgd:
       return {};
   }
   return {};

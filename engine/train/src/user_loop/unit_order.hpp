@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "sluice/train/pass.hpp"
 #include "sluice/zero/prefetcher.hpp"
 
 namespace sluice::train {
@@ -17,7 +18,6 @@ class UnitOrder {
   explicit UnitOrder(zero::Prefetcher& prefetcher) : prefetcher_(prefetcher) {}
 
   // Micro-batches (forward and backward) have one order. Calls without gradients have another.
-  enum class Pass { training, evaluation };
   // Blocks until these units are gathered. They stay so until leave(); other units may be entered
   // meanwhile.
   void enter(Pass pass, const std::vector<std::size_t>& units, zero::GatherStall& stall);

@@ -1,5 +1,6 @@
 #pragma once
-// The numbers of an IoEngine: plain values that it hands out.
+// The numbers of an IoEngine: plain values that it hands out. Thread-compatible: callers
+// synchronise.
 
 #include <cstdint>
 

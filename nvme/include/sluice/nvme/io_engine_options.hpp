@@ -1,5 +1,6 @@
 #pragma once
-// The settings of an IoEngine: a plain value, checked by IoEngine's constructor.
+// The settings of an IoEngine: a plain value, checked by IoEngine's constructor. Thread-compatible:
+// callers synchronise.
 
 #include <cstdint>
 

@@ -1,5 +1,6 @@
 #pragma once
 // Ranges of a file and the memory that their bytes come from or go to. They own nothing.
+// Thread-compatible: callers synchronise.
 
 #include <cstddef>
 #include <cstdint>

@@ -26,14 +26,6 @@ struct MoverOptions {
   DirectReader* direct = nullptr;
 };
 
-struct MoverStalls {
-  // Waits of transfers through tiles only.
-  double fetch_read_seconds = 0;   // waiting for the drive to read
-  double fetch_copy_seconds = 0;   // waiting for copies into the device
-  double store_copy_seconds = 0;   // waiting for copies out of the device
-  double store_write_seconds = 0;  // waiting for the drive to write
-};
-
 // Bytes of the transfers begun so far.
 struct MoverBytes {
   std::uint64_t to_device = 0;
@@ -67,7 +59,6 @@ class Mover {
   // Empty, or why the tiles are not registered with the engine; transfers then cost more CPU time.
   std::string why_unregistered() const;
 
-  MoverStalls stalls() const;
   MoverBytes bytes() const;
 
  private:

@@ -16,11 +16,9 @@
 #include <string>
 #include <vector>
 
-namespace sluice::offload {
+#include "sluice/base/durability.hpp"
 
-// The events that a committed step survives. process: a killed process. power: loss of power too
-// (fdatasync of the data, then manifest, rename, fsync of the directory). none: nothing.
-enum class Durability { process, power, none };
+namespace sluice::offload {
 
 struct ShardSpec {
   std::string name;              // unique, at most 255 bytes

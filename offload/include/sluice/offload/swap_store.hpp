@@ -54,8 +54,7 @@ class SwapStore {
   // caller holds the DirectoryLock. Throws StorageError when no manifest has the digest, IoError.
   static void settle_commit(const std::string& directory, std::uint64_t digest);
   // Disk bytes that a new store of these shards needs: the slot files, and room for two manifests.
-  static std::uint64_t disk_bytes(std::span<const ShardSpec> shards, Durability durability,
-                                  std::size_t drives = 1);
+  static std::uint64_t disk_bytes(std::span<const ShardSpec> shards, Durability durability);
 
   // The files in `directory` that a store or a ScratchFile made, without the lock. The holder of
   // the DirectoryLock may delete them. Throws IoError.

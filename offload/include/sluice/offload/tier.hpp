@@ -1,5 +1,5 @@
 #pragma once
-// The tiers on which bytes can live, from fastest to largest.
+// The tiers on which bytes can live, from fastest to largest. Thread-safe: values.
 
 #include <string_view>
 

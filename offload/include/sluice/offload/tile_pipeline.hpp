@@ -36,14 +36,6 @@ struct TileJob {
   std::function<void(std::exception_ptr)> done;
 };
 
-// Seconds that the driving thread waited for reads and writes, and that it computed: the largest
-// names the stage that bounds the pipeline.
-struct PipelineStalls {
-  double read_seconds = 0;
-  double write_seconds = 0;
-  double compute_seconds = 0;  // in TileJob::compute, no wait; begin_compute adds nothing
-};
-
 // Confined to one thread at a time: the one that calls push and drain.
 class TilePipeline {
  public:
@@ -70,7 +62,6 @@ class TilePipeline {
   bool step();
   // Does what can be done without waiting. Returns whether push() would find a free tile.
   bool poll();
-  PipelineStalls stalls() const { return stalls_; }
 
  private:
   struct InFlight {
@@ -93,7 +84,6 @@ class TilePipeline {
   std::deque<InFlight> computing_;
   std::deque<InFlight> writing_;
   std::uint64_t next_begun_ = 0;
-  PipelineStalls stalls_;
 };
 
 }  // namespace sluice::offload

@@ -1,6 +1,6 @@
 #pragma once
 // AbortReason: why a rank ends its calls, as Communicator::abort() tells it to the other ranks. A
-// value.
+// value. Thread-compatible: callers synchronise.
 
 #include <exception>
 #include <string>

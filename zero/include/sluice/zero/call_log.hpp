@@ -7,19 +7,20 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
 #include "sluice/base/mutex.hpp"
 #include "sluice/zero/call_counters.hpp"
+#include "sluice/zero/rank_call.hpp"
 
 namespace sluice::zero {
 
 struct CallLogOptions {
   int ranks = 1;
-  // Names of the operations that are logged (name_of()); empty: all.
-  std::vector<std::string> operations = {};
-  bool by_label = false;  // calls with different labels are told apart
+  std::vector<Operation> operations = {};  // that are logged; empty: all
+  bool by_label = false;                   // calls with different labels are told apart
   // Called with a line for each call, under no lock, by the thread that ran the call. Null: no
   // lines.
   std::function<void(const std::string&)> print = {};
@@ -27,7 +28,7 @@ struct CallLogOptions {
 
 // Calls of one operation with one size, and with by_label for one purpose.
 struct LoggedCalls {
-  std::string operation;
+  Operation operation = Operation::barrier;
   std::string label;                // empty without by_label
   std::uint64_t message_bytes = 0;  // as in CallCounts
   std::uint64_t calls = 0;
@@ -44,8 +45,8 @@ struct CallBandwidth {
   double bus = 0;
 };
 // `message_bytes`: the whole tensor, also of all_gather and reduce_scatter. 0 seconds: zeros.
-CallBandwidth bandwidth_of(const std::string& operation, std::uint64_t message_bytes,
-                           double seconds, int ranks);
+CallBandwidth bandwidth_of(Operation operation, std::uint64_t message_bytes, double seconds,
+                           int ranks);
 
 // Thread-safe.
 class CallLog {
@@ -53,7 +54,7 @@ class CallLog {
   explicit CallLog(CallLogOptions options);
   // For Communicator::observe(). The log outlives the communicator.
   CallObserver observer();
-  // By operation, label and size.
+  // By name of the operation, label and size.
   std::vector<LoggedCalls> calls() const;
 
  private:
@@ -61,7 +62,7 @@ class CallLog {
 
   const CallLogOptions options_;
   mutable Mutex mutex_;
-  std::map<std::tuple<std::string, std::string, std::uint64_t>, LoggedCalls> calls_
+  std::map<std::tuple<std::string_view, std::string, std::uint64_t>, LoggedCalls> calls_
       SLUICE_GUARDED_BY(mutex_);
 };
 

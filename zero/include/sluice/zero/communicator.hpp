@@ -1,6 +1,6 @@
 #pragma once
-// Communicator: the operations over ranks that sharding needs. A begin_x starts an operation and
-// returns its ticket; the functions without begin_ also wait for it. The operations of a
+// Communicator: the operations over ranks. begin() and begin_x start an operation and return its
+// ticket; the other functions also wait for it. The operations of a
 // communicator run one after the other, in the order in which they were begun. Every rank begins
 // the same collectives in the same order; send and receive are between two ranks, which begin them
 // in the same place of their order.
@@ -44,8 +44,8 @@ class Communicator {
 
   // Starts a call. Does not block. The ticket's errors: InvalidArgument for a call that cannot be
   // or in which ranks disagree, Error when a rank has left or does not answer, RankFailure when
-  // it has aborted. All
-  // begin_x below end here. The second throws InvalidArgument unless on_device(). The first throws
+  // it has aborted. All begin_x below end here; reduce, scatter, gather, send and receive have no
+  // function of their own. The second throws InvalidArgument unless on_device(). The first throws
   // it where only the device's memory can be used (NCCL alone), except for a barrier.
   virtual Ticket begin(const HostCall& call);
   virtual Ticket begin(const DeviceCall& call);
@@ -66,22 +66,9 @@ class Communicator {
   // `full`; the rest of `full` is unspecified. Sums are taken in fp32 and rounded once to `dtype`.
   Ticket begin_reduce_scatter(std::span<std::byte> full, DType dtype, std::string label = {});
   // Sums over ranks, the same bits on every rank.
-  Ticket begin_all_reduce(std::span<std::byte> values, DType dtype, std::string label = {});
   Ticket begin_all_reduce(std::span<double> values, std::string label = {});
   // Copies `bytes` of rank `root` to every rank.
   Ticket begin_broadcast(std::span<std::byte> bytes, int root, std::string label = {});
-  // As all_reduce, but only `values` of rank `root` become the sum; those of the others stay.
-  Ticket begin_reduce(std::span<std::byte> values, DType dtype, int root, std::string label = {});
-  // Shard r of `full`, on rank `root`, becomes `shard` of rank r. The others pass an empty `full`.
-  Ticket begin_scatter(std::span<const std::byte> full, std::span<std::byte> shard, int root,
-                       std::string label = {});
-  // `shard` of rank r becomes shard r of `full` on rank `root`. The others pass an empty `full`.
-  Ticket begin_gather(std::span<const std::byte> shard, std::span<std::byte> full, int root,
-                      std::string label = {});
-  // Sends `bytes` to rank `to`, which receives as many. Two ranks that send to each other take
-  // turns: one sends first, the other receives first.
-  Ticket begin_send(std::span<const std::byte> bytes, int to, std::string label = {});
-  Ticket begin_receive(std::span<std::byte> bytes, int from, std::string label = {});
   // Ends on every rank after all have begun it.
   Ticket begin_barrier(std::string label = {});
 
@@ -92,20 +79,6 @@ class Communicator {
                           std::string label = {});
   Ticket begin_reduce_scatter(offload::DeviceSpan full, DType dtype,
                               const offload::ComputePoint& after, std::string label = {});
-  Ticket begin_all_reduce(offload::DeviceSpan values, DType dtype,
-                          const offload::ComputePoint& after, std::string label = {});
-  Ticket begin_broadcast(offload::DeviceSpan bytes, int root, const offload::ComputePoint& after,
-                         std::string label = {});
-  Ticket begin_reduce(offload::DeviceSpan values, DType dtype, int root,
-                      const offload::ComputePoint& after, std::string label = {});
-  Ticket begin_scatter(offload::DeviceSpan full, offload::DeviceSpan shard, int root,
-                       const offload::ComputePoint& after, std::string label = {});
-  Ticket begin_gather(offload::DeviceSpan shard, offload::DeviceSpan full, int root,
-                      const offload::ComputePoint& after, std::string label = {});
-  Ticket begin_send(offload::DeviceSpan bytes, int to, const offload::ComputePoint& after,
-                    std::string label = {});
-  Ticket begin_receive(offload::DeviceSpan bytes, int from, const offload::ComputePoint& after,
-                       std::string label = {});
 
   // Begin and finish: block until this rank's part is done, and throw its error.
   void all_gather(std::span<std::byte> full, std::string label = {});

@@ -2,6 +2,8 @@
 // Communicators for ranks whose device the host does not address, such as a GPU: they take calls on
 // host memory and calls on device memory. Units exchange weights and gradients on the device;
 // norms, losses and commits are host memory.
+//
+// Thread-safe: free functions without state. Communicators have the rule of communicator.hpp.
 
 #include <cstddef>
 #include <memory>

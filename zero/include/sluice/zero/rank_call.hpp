@@ -1,6 +1,6 @@
 #pragma once
 // RankCall: one operation over ranks as a value: what is done, on which memory, for what purpose.
-// Callers use the named functions of Communicator; implementations take the value.
+// Communicator has named functions for those that sharding needs.
 //
 // Values that own no memory. Thread-compatible.
 
@@ -29,6 +29,8 @@ enum class Operation {
   barrier,
 };
 std::string_view name_of(Operation operation);
+// The operation with this name. Throws InvalidArgument.
+Operation parse_operation(std::string_view name);
 // send and receive: between two ranks, and no part of the other ranks' order.
 constexpr bool is_pairwise(Operation operation) {
   return operation == Operation::send || operation == Operation::receive;

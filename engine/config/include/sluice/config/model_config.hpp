@@ -37,9 +37,6 @@ struct ModelConfig {
   std::int64_t head_size() const { return n_embd / n_head; }
 };
 
-// The number of elements of all parameters. A tied head counts once.
-std::uint64_t parameter_count(const ModelConfig& model);
-
 // One line with the sizes, activation, normalisation and tying. Two models have equal lines exactly
 // when the weights of one fit the other. Excludes initialisation and dropout.
 std::string canonical_model_text(const ModelConfig& model);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "sluice/base/dtype.hpp"
+#include "sluice/base/durability.hpp"
 #include "sluice/config/config_error.hpp"
 #include "sluice/config/monitor_config.hpp"
 #include "sluice/config/reduction_config.hpp"
@@ -26,6 +27,8 @@ namespace sluice::config {
 enum class OptimizerType { adam, adamw, adagrad, lion, sgd };
 // The name in the file: "Adam", "AdamW", "Adagrad", "Lion", "SGD".
 std::string_view name_of(OptimizerType type);
+// Whether optimizer.params of this type may have `param`: "betas", "momentum" and so on.
+bool reads(OptimizerType type, std::string_view param);
 
 // Each type reads the values that it has (docs/config.md); the others stay at their defaults.
 struct OptimizerConfig {
@@ -136,9 +139,6 @@ struct ByteBudget {
   // states that are not on NVMe. 0 when automatic.
   std::uint64_t value = 0;
 };
-
-// The failures that a committed step survives: a killed process; loss of power too; none.
-enum class Durability { process, power, none };
 
 // Numbers of threads. Empty: the engine chooses.
 struct ThreadsConfig {

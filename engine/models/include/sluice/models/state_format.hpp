@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sluice/config/train_config.hpp"
+#include "sluice/cpu_adam/step_arguments.hpp"
 #include "sluice/offload/swap_store.hpp"
 #include "sluice/zero/unit_layout.hpp"
 
@@ -21,17 +22,10 @@ struct StatePart {
 };
 inline constexpr std::size_t kMostStateParts = 5;
 
-// Optimizers with moments of one meaning: states of one are of no use to another. adam: AdamW too.
-enum class StateKind { adam, amsgrad, adagrad, lion, momentum, sgd };
-inline constexpr StateKind kStateKinds[] = {StateKind::adam,     StateKind::amsgrad,
-                                            StateKind::adagrad,  StateKind::lion,
-                                            StateKind::momentum, StateKind::sgd};
 // "Adam", "Adam with amsgrad", "Adagrad", "Lion", "SGD with momentum", "SGD": for people, and in
 // saved files.
-std::string_view name_of(StateKind kind);
-StateKind state_kind(const config::OptimizerConfig& optimizer);
-// Moments of each parameter: 0 to 3.
-std::size_t moment_count(StateKind kind);
+std::string_view name_of(cpu_adam::Rule rule);
+cpu_adam::Rule rule_of(const config::OptimizerConfig& optimizer);
 
 // The optimizer, and the formats of master and moments. Parts with an fp32 master: master, then
 // moment1 and further ones, as many as the optimizer has. Parts with a split master
@@ -40,10 +34,10 @@ std::size_t moment_count(StateKind kind);
 struct StateFormat {
   config::MasterFormat master = config::MasterFormat::fp32;
   config::MomentFormat moments = config::MomentFormat::fp32;
-  StateKind kind = StateKind::adam;
+  cpu_adam::Rule rule = cpu_adam::Rule::adam;
 
   bool is_split() const { return master == config::MasterFormat::split; }
-  std::size_t part_count() const { return first_moment() + moment_count(kind); }
+  std::size_t part_count() const { return first_moment() + moment_count(rule); }
   // Part `index`, below part_count(), in the order above.
   StatePart part(std::size_t index) const;
   std::size_t first_moment() const { return is_split() ? 2 : 1; }

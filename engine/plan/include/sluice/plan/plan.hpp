@@ -186,6 +186,11 @@ struct Plan {
   }
   // Every unit's optimizer states are in files, so a run can resume from the swap directory alone.
   bool states_all_on_nvme() const;
+  // That of the store of states. States of some units only are never committed, so one slot is
+  // enough for them.
+  Durability state_durability() const {
+    return states_all_on_nvme() ? config.sluice.durability : Durability::none;
+  }
   // Bytes of one unit input: (micro_batch_size, n_positions, n_embd) elements of compute_dtype, not
   // rounded up. For a model from a file.
   std::uint64_t unit_input_bytes() const;

@@ -34,6 +34,7 @@
 
 #include "sluice/config/train_config.hpp"
 #include "sluice/train/engine.hpp"
+#include "sluice/train/pass.hpp"
 #include "sluice/zero/communicator.hpp"
 
 namespace sluice::train {
@@ -55,13 +56,13 @@ struct GroupValues {
 // A function that Engine has too keeps Engine's contract.
 class __attribute__((visibility("default"))) HookedLoop {
  public:
-  explicit HookedLoop(const config::TrainConfig& config, const EngineOptions& options = {});
-  // Rank config.rank of config.world_size. `communicator` is used by the thread that trains and by
-  // the one that reduces, never at once, `gather_communicator` by one of its own. Every rank makes
-  // the same calls in order, those for single parameters too. Each rank has its own swap folders.
-  HookedLoop(const config::TrainConfig& config, const EngineOptions& options,
-             std::unique_ptr<zero::Communicator> communicator,
-             std::unique_ptr<zero::Communicator> gather_communicator);
+  // Rank config.rank of config.world_size; one rank needs no communicators. `communicator` is used
+  // by the thread that trains and by the one that reduces, never at once, `gather_communicator` by
+  // one of its own. Every rank makes the same calls in order, those for single parameters too. Each
+  // rank has its own swap folders.
+  explicit HookedLoop(const config::TrainConfig& config, const EngineOptions& options = {},
+                      std::unique_ptr<zero::Communicator> communicator = nullptr,
+                      std::unique_ptr<zero::Communicator> gather_communicator = nullptr);
   ~HookedLoop();  // waits for transfers; commits nothing
   HookedLoop(const HookedLoop&) = delete;
   HookedLoop& operator=(const HookedLoop&) = delete;
@@ -81,7 +82,6 @@ class __attribute__((visibility("default"))) HookedLoop {
   // Gathers a unit's weights and binds its parameters to them. Blocks. Each enter() has a leave();
   // units may be entered while others are. Throws IoError, OutOfMemory, the error of the unit's
   // last update, InvalidArgument where a parameter was given other bytes.
-  enum class Pass { training, evaluation };
   void enter(std::size_t unit, Pass pass);
   void leave(std::size_t unit);
   // Whether a tensor aliases gathered weights: what it shows is gone after leave().

@@ -1,4 +1,4 @@
-#include "launch/rank_group.hpp"
+#include "launch/launched_ranks.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -54,7 +54,7 @@ std::string signal_name(int number) {
 
 }  // namespace
 
-RankGroup::RankGroup(GroupOptions options)
+LaunchedRanks::LaunchedRanks(GroupOptions options)
     : options_(std::move(options)), output_(options_.out_fd, STDERR_FILENO) {
   for (int rank = 0; rank < options_.ranks; ++rank) {
     const std::string name = "rank " + std::to_string(rank);
@@ -67,7 +67,7 @@ RankGroup::RankGroup(GroupOptions options)
   }
 }
 
-RankGroup::~RankGroup() {
+LaunchedRanks::~LaunchedRanks() {
   kill_all();
   kill_carrier();
   const auto reap_own = [](const Member& member) {
@@ -77,12 +77,12 @@ RankGroup::~RankGroup() {
   if (carrier_) reap_own(*carrier_);
 }
 
-void RankGroup::open_streams(Member& member) {
+void LaunchedRanks::open_streams(Member& member) {
   for (const Stream stream : {Stream::out, Stream::err})
     open_pipe(member.reads[index_of(stream)], member.writes[index_of(stream)]);
 }
 
-void RankGroup::start(Member& member, ChildProcess child) {
+void LaunchedRanks::start(Member& member, ChildProcess child) {
   open_streams(member);
   child.out = member.writes[index_of(Stream::out)].get();
   child.err = member.writes[index_of(Stream::err)].get();
@@ -91,11 +91,11 @@ void RankGroup::start(Member& member, ChildProcess child) {
   for (UniqueFd& end : member.writes) end.reset();
 }
 
-void RankGroup::start_rank(int rank, ChildProcess child) {
+void LaunchedRanks::start_rank(int rank, ChildProcess child) {
   start(*ranks_[static_cast<std::size_t>(rank)], std::move(child));
 }
 
-std::string RankGroup::open_pipes() {
+std::string LaunchedRanks::open_pipes() {
   open_pipe(status_reads_, status_writes_);
   RankPipes pipes{::getpid(), status_writes_.get(), {}};
   for (const auto& member : ranks_) {
@@ -105,14 +105,14 @@ std::string RankGroup::open_pipes() {
   return to_text(pipes);
 }
 
-void RankGroup::start_carrier(ChildProcess child) {
+void LaunchedRanks::start_carrier(ChildProcess child) {
   const std::string prefix = ranks_.empty() ? "" : "[" + child.argv.front() + "] ";
   carrier_ = std::make_unique<Member>(RankOutput(
       prefix, "", [this](Stream stream, std::string_view lines) { output_.push(stream, lines); }));
   start(*carrier_, std::move(child));
 }
 
-GroupEnd RankGroup::run() {
+GroupEnd LaunchedRanks::run() {
   while (!is_done()) {
     wait();
     signals_.clear();
@@ -143,23 +143,23 @@ GroupEnd RankGroup::run() {
   return end;
 }
 
-bool RankGroup::all_ended() const {
+bool LaunchedRanks::all_ended() const {
   const bool ranks_ended =
       std::all_of(ranks_.begin(), ranks_.end(), [](const auto& member) { return member->ended; });
   return ranks_ended && (!carrier_ || carrier_->ended);
 }
 
-bool RankGroup::is_done() const {
+bool LaunchedRanks::is_done() const {
   return all_ended() && (output_.is_empty() || abandons_output_);
 }
 
-int RankGroup::wait_milliseconds() const {
+int LaunchedRanks::wait_milliseconds() const {
   if (!deadline_) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline_ - Clock::now());
   return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 1'000'000'000));
 }
 
-void RankGroup::wait() {
+void LaunchedRanks::wait() {
   std::vector<pollfd> all = {{signals_.fd(), POLLIN, 0}};
   if (status_reads_) all.push_back({status_reads_.get(), POLLIN, 0});
   if (!output_.is_empty()) all.push_back(output_.awaited());
@@ -173,12 +173,12 @@ void RankGroup::wait() {
   ::poll(all.data(), all.size(), wait_milliseconds());  // EINTR: the signal's byte is there
 }
 
-void RankGroup::read_available(Member& member) {
+void LaunchedRanks::read_available(Member& member) {
   while (read_some(member)) {
   }
 }
 
-bool RankGroup::read_some(Member& member) {
+bool LaunchedRanks::read_some(Member& member) {
   bool any = false;
   char bytes[64U << 10U];
   for (const Stream stream : {Stream::out, Stream::err}) {
@@ -193,7 +193,7 @@ bool RankGroup::read_some(Member& member) {
 }
 
 // An error must not end the ranks without their grace, so run() throws it after their end.
-void RankGroup::take_output(Member& member, Stream stream, std::string_view bytes) {
+void LaunchedRanks::take_output(Member& member, Stream stream, std::string_view bytes) {
   try {
     member.output.take(stream, bytes);
   } catch (const IoError& error) {
@@ -201,7 +201,7 @@ void RankGroup::take_output(Member& member, Stream stream, std::string_view byte
   }
 }
 
-void RankGroup::check_output() {
+void LaunchedRanks::check_output() {
   if (!has_output_failed() || deadline_ || killed_ || all_ended()) return;
   stop(SIGTERM, options_.grace_seconds);
   if (output_.error() == EPIPE) return;
@@ -212,7 +212,7 @@ void RankGroup::check_output() {
 }
 
 // Leaves the line out when nobody reads standard error. poll() promises room for a short line.
-void RankGroup::say(const std::string& line) const {
+void LaunchedRanks::say(const std::string& line) const {
   pollfd ready = {STDERR_FILENO, POLLOUT, 0};
   int found = 0;
   do {
@@ -222,7 +222,7 @@ void RankGroup::say(const std::string& line) const {
 }
 
 // Lines of mpi_rank.hpp: what each rank of mpirun is and how it ended.
-void RankGroup::read_status() {
+void LaunchedRanks::read_status() {
   if (!status_reads_) return;
   char bytes[4096];
   ssize_t got = 0;
@@ -247,7 +247,7 @@ void RankGroup::read_status() {
   }
 }
 
-void RankGroup::reap_all() {
+void LaunchedRanks::reap_all() {
   if (!carrier_) {
     for (int rank = 0; rank < options_.ranks; ++rank) {
       const Member& member = *ranks_[static_cast<std::size_t>(rank)];
@@ -260,7 +260,7 @@ void RankGroup::reap_all() {
   if (const auto end = reap(carrier_->process)) take_carrier_end(*end);
 }
 
-void RankGroup::take_end(int rank, const ProcessEnd& end) {
+void LaunchedRanks::take_end(int rank, const ProcessEnd& end) {
   Member& member = *ranks_[static_cast<std::size_t>(rank)];
   if (member.ended) return;
   read_available(member);  // all that it wrote is in the pipes
@@ -275,7 +275,7 @@ void RankGroup::take_end(int rank, const ProcessEnd& end) {
 }
 
 // mpirun ended. Ranks of which no end is known ended with it, or never began.
-void RankGroup::take_carrier_end(const ProcessEnd& end) {
+void LaunchedRanks::take_carrier_end(const ProcessEnd& end) {
   carrier_->ended = true;
   guardian_.forget(carrier_->process);
   read_available(*carrier_);
@@ -299,13 +299,13 @@ void RankGroup::take_carrier_end(const ProcessEnd& end) {
 }
 
 // Keeps the first failure. After a signal, ranks end because of it.
-void RankGroup::fail(FailedRank failed) {
+void LaunchedRanks::fail(FailedRank failed) {
   if (failed_ || passed_on_ || has_output_failed()) return;
   failed_ = std::move(failed);
   if (!all_ended()) stop(SIGTERM, kEndSeconds);
 }
 
-void RankGroup::react_to_signals() {
+void LaunchedRanks::react_to_signals() {
   if (signals_.count() == 0) return;
   // The reader of the output may never read. After the first signal it has the grace to do so.
   if (signals_.count() > 1 || (all_ended() && !passed_on_)) abandons_output_ = true;
@@ -322,14 +322,14 @@ void RankGroup::react_to_signals() {
   }
 }
 
-void RankGroup::check_deadline() {
+void LaunchedRanks::check_deadline() {
   if (!deadline_ || Clock::now() < *deadline_) return;
   if (killed_) return kill_carrier();
   kill_all();
   if (passed_on_) abandons_output_ = true;
 }
 
-void RankGroup::stop(int signal_number, double grace_seconds) {
+void LaunchedRanks::stop(int signal_number, double grace_seconds) {
   deadline_ = Clock::now() + to_duration(grace_seconds);
   bool all_began = true;
   for (const auto& member : ranks_) {
@@ -340,7 +340,7 @@ void RankGroup::stop(int signal_number, double grace_seconds) {
   if (carrier_too) signal_group(carrier_->process, ranks_.empty() ? signal_number : SIGTERM);
 }
 
-void RankGroup::kill_all() {
+void LaunchedRanks::kill_all() {
   killed_ = true;
   deadline_.reset();
   for (const auto& member : ranks_)
@@ -351,7 +351,7 @@ void RankGroup::kill_all() {
   deadline_ = Clock::now() + to_duration(kClearSeconds);
 }
 
-void RankGroup::kill_carrier() {
+void LaunchedRanks::kill_carrier() {
   deadline_.reset();
   if (carrier_ && carrier_->is_running()) signal_group(carrier_->process, SIGKILL);
 }

@@ -49,13 +49,13 @@ struct GroupEnd {
   double seconds = 0;
 };
 
-class RankGroup {
+class LaunchedRanks {
  public:
-  explicit RankGroup(GroupOptions options);
+  explicit LaunchedRanks(GroupOptions options);
   // Kills and reaps what still runs.
-  ~RankGroup();
-  RankGroup(const RankGroup&) = delete;
-  RankGroup& operator=(const RankGroup&) = delete;
+  ~LaunchedRanks();
+  LaunchedRanks(const LaunchedRanks&) = delete;
+  LaunchedRanks& operator=(const LaunchedRanks&) = delete;
 
   // Starts a rank. Throws InvalidArgument when its program cannot be executed.
   void start_rank(int rank, ChildProcess child);
