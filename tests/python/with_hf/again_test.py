@@ -9,12 +9,8 @@ from hf_runs import differences, run
 
 
 def test_a_model_is_evaluated_trained_trained_on_and_retried(tmp_path: Path) -> None:
-    found = {}
-    for kind in ("ds", "plain"):
-        folder = tmp_path / kind
-        folder.mkdir()
-        run("again_script.py", folder, kind, provide=kind == "ds")
-        found[kind] = json.loads((folder / "report.json").read_text())
+    run("again_script.py", tmp_path)
+    found = {kind: json.loads((tmp_path / f"{kind}.json").read_text()) for kind in ("ds", "plain")}
     assert {name: len(losses) for name, losses in found["ds"].items() if not name.startswith("evaluated")} == {
         "first": 4, "second": 4, "retried": 4,
     }

@@ -1,6 +1,6 @@
-"""Fifty steps of a Llama in plain PyTorch and by sluice.initialize, with an AdamW of two groups: llama_loop_script.py OUTPUT PRECISION.
+"""Steps of a Llama in plain PyTorch and by sluice.initialize, with an AdamW of two groups.
 
-OUTPUT has the losses of each side: plain, device, cpu, nvme. PRECISION: fp32 or bf16.
+llama_loop_script.py OUTPUT PRECISION STEPS: OUTPUT has the losses of each side: plain, device, cpu, nvme. PRECISION: fp32 or bf16.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from data import Tokens, llama_config
 from transformers import LlamaForCausalLM
 
-STEPS = 50
+STEPS = int(sys.argv[3])
 
 
 def optimizer_of(model: torch.nn.Module) -> torch.optim.Optimizer:
@@ -45,7 +45,7 @@ def config(tier: str, folder: str, precision: str) -> dict[str, Any]:
     return made
 
 
-def main(output: str, precision: str) -> None:
+def main(output: str, precision: str, _: str) -> None:
     torch.set_num_threads(1)
     losses: dict[str, list[float]] = {}
     for side in ("plain", "device", "cpu", "nvme"):

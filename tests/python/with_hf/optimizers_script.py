@@ -1,6 +1,7 @@
-"""Optimizers of scripts that the Trainer hands to Accelerate, in turn: optimizers_script.py OUTPUT ds|plain.
+"""Optimizers of scripts that the Trainer hands to Accelerate, in turn: optimizers_script.py OUTPUT.
 
-OUTPUT/report.json has the losses of each, or its error. It knows nothing of Sluice.
+OUTPUT/plain.json has the losses of each without DeepSpeed, and OUTPUT/ds.json those with it, or an error.
+It knows nothing of Sluice.
 """
 
 from __future__ import annotations
@@ -54,8 +55,7 @@ def losses_of(output: str, name: str, plain: bool) -> list[float]:
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
-def main(output: str, kind: str) -> None:
-    torch.set_num_threads(1)
+def train(output: str, kind: str) -> None:
     report: dict[str, Any] = {}
     for name in CASES:
         try:
@@ -63,7 +63,13 @@ def main(output: str, kind: str) -> None:
         except (TypeError, ValueError) as error:
             report[name] = f"{type(error).__name__}: {error}"
         unset_hf_deepspeed_config()
-    Path(output, "report.json").write_text(json.dumps(report))
+    Path(output, f"{kind}.json").write_text(json.dumps(report))
+
+
+def main(output: str) -> None:
+    torch.set_num_threads(1)
+    for kind in ("plain", "ds"):  # in this order, since DeepSpeed leaves a variable that Accelerate reads in the next run
+        train(output, kind)
 
 
 if __name__ == "__main__":

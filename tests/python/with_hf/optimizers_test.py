@@ -13,12 +13,9 @@ from hf_runs import differences, run
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What each optimizer did, through Sluice and in plain PyTorch."""
-    found = {}
-    for kind in ("ds", "plain"):
-        folder: Path = tmp_path_factory.mktemp(kind)
-        run("optimizers_script.py", folder, kind, provide=kind == "ds")
-        found[kind] = json.loads((folder / "report.json").read_text())
-    return found
+    folder: Path = tmp_path_factory.mktemp("optimizers")
+    run("optimizers_script.py", folder)
+    return {kind: json.loads((folder / f"{kind}.json").read_text()) for kind in ("ds", "plain")}
 
 
 @pytest.mark.parametrize("name", ["sgd, kept", "adagrad", "adagrad, decaying", "amsgrad", "maximize"])

@@ -1,5 +1,6 @@
-"""A script with the Trainer, as people write it: trainer_script.py OUTPUT DS_JSON|none [ARGUMENTS_JSON] [RESUME_FROM].
+"""A script with the Trainer, as people write it.
 
+trainer_script.py OUTPUT DS_JSON|none [ARGUMENTS_JSON] [RESUME_FROM] [-- OUTPUT ...]: a second course follows "--".
 40 samples in 20 batches of 2, accumulation 3 (the last step of an epoch has two batches), 2 epochs: 14 steps. It knows
 nothing of Sluice. OUTPUT/log.json is the Trainer's log, with the largest size of the process, and that after the imports.
 """
@@ -57,4 +58,8 @@ def main(output: str, ds_json: str, arguments: str = "{}", resume: str | None = 
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    given = sys.argv[1:]
+    while "--" in given:
+        main(*given[: given.index("--")])
+        given = given[given.index("--") + 1 :]
+    main(*given)

@@ -74,8 +74,7 @@ def test_the_trainers_own_optimizer_and_schedule_follow_plain_pytorch(tmp_path: 
     """The Trainer's AdamW has two groups, with weight decay and without."""
     arguments = '{"lr_scheduler_type": "cosine", "save_strategy": "no", "weight_decay": 0.1}'
     ds_json = write_config(tmp_path, zero_config(optimizer=None, scheduler=None))
-    run("trainer_script.py", tmp_path / "mine", ds_json, arguments)
-    run("trainer_script.py", tmp_path / "plain", "none", arguments, provide=False)
+    run("trainer_script.py", tmp_path / "plain", "none", arguments, "--", tmp_path / "mine", ds_json, arguments)
     mine, plain = tmp_path / "mine", tmp_path / "plain"
     assert column(mine, "learning_rate") == pytest.approx(column(plain, "learning_rate"), abs=1e-12)
     assert column(mine, "loss")[0] == column(plain, "loss")[0]
@@ -98,6 +97,6 @@ def test_stage_2_saves_whole_weights_and_the_best_are_loaded_at_the_end(tmp_path
 
 def test_a_model_is_evaluated_without_training(tmp_path: Path) -> None:
     arguments = '{"only_evaluate": true}'
-    run("trainer_script.py", tmp_path / "mine", write_config(tmp_path, zero_config()), arguments)
-    run("trainer_script.py", tmp_path / "plain", "none", arguments, provide=False)
+    ds_json = write_config(tmp_path, zero_config())
+    run("trainer_script.py", tmp_path / "plain", "none", arguments, "--", tmp_path / "mine", ds_json, arguments)
     assert column(tmp_path / "mine", "eval_loss") == column(tmp_path / "plain", "eval_loss")

@@ -1,8 +1,9 @@
-"""A script with TRL's trainers, as people write it: trl_script.py sft|dpo|precomputed|grpo OUTPUT DS_JSON|none.
+"""TRL's trainers, as people write them, without DeepSpeed and then with it: trl_script.py OUTPUT DS_JSON KIND...
 
-dpo has a reference model beside the one that trains, and activations that are computed again. precomputed is dpo whose
-model is its own reference, before it trains. grpo generates with the model that trains. It knows nothing of Sluice.
-OUTPUT/log.json is the trainer's log.
+KIND is sft, dpo, precomputed or grpo. dpo has a reference model beside the one that trains, and activations that are
+computed again. precomputed is dpo whose model is its own reference, before it trains. grpo generates with the model that
+trains. It knows nothing of Sluice.
+OUTPUT/KIND/plain/log.json is the log of the trainer without DeepSpeed, and OUTPUT/KIND/offloaded/log.json that with it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from data import llama_config
 from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
 
@@ -37,9 +39,8 @@ def reward(completions: list[str], **_: Any) -> list[float]:
     return [-sum(float(word[1:]) for word in completion.split() if word[1:].isdigit()) / 1000 for completion in completions]
 
 
-def main(kind: str, output: str, ds_json: str) -> None:
+def train(kind: str, output: str, ds_json: str | None) -> None:
     torch.manual_seed(0)
-    torch.set_num_threads(1)
     given = {
         "output_dir": output,
         "per_device_train_batch_size": 2,
@@ -52,7 +53,7 @@ def main(kind: str, output: str, ds_json: str) -> None:
         "disable_tqdm": True,
         "bf16": False,
         "seed": 1,
-        "deepspeed": None if ds_json == "none" else ds_json,
+        "deepspeed": ds_json,
         "use_cpu": True,
     }
     config = llama_config()
@@ -73,6 +74,16 @@ def main(kind: str, output: str, ds_json: str) -> None:
     trainer.train()
     trainer.save_model(output + "/final")
     Path(output, "log.json").write_text(json.dumps(trainer.state.log_history))
+    trainer.accelerator.free_memory()
+
+
+def main(output: str, ds_json: str, *kinds: str) -> None:
+    torch.set_num_threads(1)
+    # Without first: a run with DeepSpeed leaves a variable that Accelerate reads in the next.
+    for side, given in (("plain", None), ("offloaded", ds_json)):
+        for kind in kinds:
+            train(kind, f"{output}/{kind}/{side}", given)
+            unset_hf_deepspeed_config()
 
 
 if __name__ == "__main__":

@@ -9,13 +9,20 @@ import pytest
 from hf_runs import run, write_config, zero_config
 
 
-@pytest.mark.parametrize("kind", ["sft", "dpo", "precomputed", "grpo"])
-def test_losses_are_those_of_plain_pytorch(tmp_path: Path, kind: str) -> None:
-    plain, offloaded = tmp_path / "plain", tmp_path / "offloaded"
-    for folder in (plain, offloaded):
-        folder.mkdir()
-    run("trl_script.py", kind, plain, "none", provide=False)
-    run("trl_script.py", kind, offloaded, write_config(tmp_path, zero_config(scheduler=None)))
+KINDS = ("sft", "dpo", "precomputed", "grpo")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One process for all: the import of TRL takes longer than a course."""
+    folder = tmp_path_factory.mktemp("trl")
+    run("trl_script.py", folder, write_config(folder, zero_config(scheduler=None)), *KINDS)
+    return folder
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_losses_are_those_of_plain_pytorch(trained: Path, kind: str) -> None:
+    plain, offloaded = trained / kind / "plain", trained / kind / "offloaded"
     expected, logged = (json.loads((folder / "log.json").read_text()) for folder in (plain, offloaded))
     steps = [(a, b) for a, b in zip(expected, logged, strict=True) if "loss" in a]
     assert len(steps) == 5

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from small_models import Tied, batch, config, differences, free_port, loss_of, make
+from small_models import Tied, batch, config, differences, loss_of, make
 
 import sluice
 
@@ -127,6 +127,9 @@ def another_stream_is_refused(folder: Path) -> None:
 
 def run_ranks(place: Path, ranks: int, device: str) -> list[list[Any]]:
     """Runs rank_script.py on each rank; returns the losses and norms, weights and states of each."""
+    sys.path.append(str(Path(__file__).parents[1]))
+    from forked import free_port
+
     asked: dict[str, Any] = {"tier": "nvme", "keys": {}, "frozen": False, "tied": False, "load": False, "resume": False}
     asked |= {"place": str(place), "device": device, "steps": 4, "save": -1, "micro_batches": 2}
     (place / "drive").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Ranks that torchrun or mpirun starts train what one rank trains."""
+"""Ranks train what one rank trains, by whatever starts them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import free_port
+from forked import free_port, run_ranks
 
 SCRIPT = Path(__file__).parent / "rank_script.py"
 
@@ -23,24 +23,27 @@ MPIRUN = "mpirun" if shutil.which("mpirun", path=PATH) else None
 
 
 def run(
-    place: Path, ranks: int, tier: str = "cpu", load: bool = False, steps: int = 4, mpirun: str | None = None, **asked: Any
+    place: Path, ranks: int, tier: str = "cpu", load: bool = False, steps: int = 4, by: str | None = None, **asked: Any
 ) -> list[Any]:
-    """What each rank has written. ``mpirun``: the program that starts the ranks; None: torchrun."""
+    """What each rank has written. ``by``: torchrun, or the program mpirun; None: forks of a process that has PyTorch."""
     (place / "drive").mkdir(parents=True, exist_ok=True)
     spec = {"micro_batches": 2, "keys": {}, "save": -1, "resume": False, "frozen": False, "tied": True, **asked}
     arguments = json.dumps({**spec, "place": str(place), "tier": tier, "load": load, "steps": steps})
-    launch = [sys.executable, "-W", "ignore"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    if mpirun is not None:
-        launch = [mpirun, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(ranks), *launch]
-        environment |= {"MASTER_PORT": str(free_port()), "PATH": PATH}
-    elif ranks > 1:
-        launch += ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port", "0"]
-        launch[-2:] = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
-    result = subprocess.run(
-        [*launch, str(SCRIPT), arguments], env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
+    if by is None:
+        run_ranks(ranks, SCRIPT, arguments)
+    else:
+        launch = [sys.executable, "-W", "ignore"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        if by == "torchrun":
+            launch += ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
+            launch += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+        else:
+            launch = [by, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(ranks), *launch]
+            environment |= {"MASTER_PORT": str(free_port()), "PATH": PATH}
+        result = subprocess.run(
+            [*launch, str(SCRIPT), arguments], env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert result.returncode == 0, result.stdout + result.stderr
     return [torch.load(place / f"rank{rank}.pt") for rank in range(ranks)]
 
 
@@ -50,16 +53,26 @@ def assert_equal(mine: Any, theirs: Any) -> None:
     assert all(torch.equal(a, b) for a, b in zip(mine[2:4], theirs[2:4], strict=True))
 
 
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """What two ranks have written, with all as it is by itself."""
+    return run(tmp_path_factory.mktemp("two"), 2)
+
+
 @pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun (package openmpi-bin)")
-def test_ranks_of_mpirun_train_as_those_of_torchrun(tmp_path: Path) -> None:
-    theirs = run(tmp_path / "torchrun", 2)
-    for mine in run(tmp_path / "mpirun", 2, mpirun=MPIRUN):
-        assert_equal(mine, theirs[0])
+def test_ranks_of_mpirun_train_as_others(two: list[Any], tmp_path: Path) -> None:
+    for mine in run(tmp_path, 2, by=MPIRUN):
+        assert_equal(mine, two[0])
+
+
+def test_ranks_of_torchrun_train_as_others(two: list[Any], tmp_path: Path) -> None:
+    for mine in run(tmp_path, 2, by="torchrun"):
+        assert_equal(mine, two[0])
 
 
 def test_ranks_need_no_numpy(tmp_path: Path) -> None:
     keys = {"comms_logger": {"enabled": True}}
-    for mine in run(tmp_path, 2, steps=1, without_numpy=True, keys=keys):
+    for mine in run(tmp_path, 2, steps=1, by="torchrun", without_numpy=True, keys=keys):
         assert sent([mine], "all_gather") > 0
 
 
@@ -82,11 +95,7 @@ def run_text(text: str, place: Path) -> list[Any]:
     """What each of two ranks of a script writes as JSON to the file of its number."""
     script = place / "script.py"
     script.write_text(text)
-    launch = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    launch += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(script), str(SCRIPT.parent), str(place)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    result = subprocess.run(launch, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr
+    run_ranks(2, script, SCRIPT.parent, place)
     return [json.loads((place / str(rank)).read_text()) for rank in range(2)]
 
 

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,35 +45,6 @@ class Tied(nn.Module):
 def make(model: type[nn.Module] = Tied, **arguments: Any) -> nn.Module:
     torch.manual_seed(0)
     return model(**arguments)
-
-
-def free_port() -> int:
-    """For ranks to meet at."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
-
-
-def run_two_ranks(script: Path, *arguments: object, **environment: str) -> None:
-    """Runs a script as two processes, which get their rank and the arguments. Each prints "done", and nothing else."""
-    here = f"{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(script), str(rank), *map(str, arguments)],
-            env={**os.environ, "PYTHONPATH": here, "OMP_NUM_THREADS": "1", "LOCAL_RANK": str(rank), **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        results = [process.communicate(timeout=180) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    for out, error in results:
-        assert out == "done\n", error
 
 
 def batch(number: int, length: int = LENGTH) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,35 +4,33 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
+import forked
 import pytest
-from small_models import free_port
+from forked import free_port
 
 SCRIPT = Path(__file__).parent / "wrong_rank_script.py"
 LIMIT = 4  # seconds that a rank may stay without an answer
 MOST_SECONDS = 60
 
 
-def start(rank: int, port: int, *command: str, ranks: int = 2, **variables: str) -> subprocess.Popen[str]:
+def start(rank: int, port: int, *command: str, **variables: str) -> forked.Process:
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "RANK": str(rank),
-        "WORLD_SIZE": str(ranks),
+        "WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "SLUICE_RANK_TIMEOUT": str(LIMIT),
         **variables,
     }
-    command = (sys.executable, "-W", "ignore", *command)
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return forked.Process(command, environment, merges_outputs=True)
 
 
-def run(what: str, folder: Path = Path()) -> tuple[subprocess.Popen[str], str, float]:
+def run(what: str, folder: Path = Path()) -> tuple[forked.Process, str, float]:
     """Rank 0 of two, its output, and the seconds that it took. Rank 1 does what is asked."""
     port, begin = free_port(), time.monotonic()
     ranks = [start(rank, port, str(SCRIPT), what, str(folder)) for rank in range(2)]

@@ -1,7 +1,7 @@
 // A supervisor that restarts the program at any moment, with --resume, before the old process is
 // gone and sometimes several at once: the losses are those of an undisturbed run, and at any moment
 // a whole state lies on the drive. SLUICE_RESTARTS sets the number of restarts of each case
-// (default 8).
+// (default 4).
 
 #include <gtest/gtest.h>
 #include <sys/file.h>
@@ -20,7 +20,7 @@ using std::chrono::milliseconds;
 
 int restarts() {
   const char* const text = std::getenv("SLUICE_RESTARTS");
-  return text != nullptr ? std::atoi(text) : 8;
+  return text != nullptr ? std::atoi(text) : 4;
 }
 
 // The processes that the supervisor has started and not yet seen the end of.

@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "deep_run.hpp"
 #include "train_support.hpp"
 
 namespace sluice::test {
@@ -59,7 +60,8 @@ void kill_and_resume(const TrainSetup& setup, int steps, int kills, unsigned see
 }
 
 TEST(Resume, AfterKillsAtRandomMomentsTheLossesAreThoseOfAnUninterruptedRun) {
-  kill_and_resume({}, 200, 25, 20261121);
+  const int kills = usual_or_deep(10, 25);
+  kill_and_resume({}, 8 * kills, kills, 20261121);
 }
 
 TEST(Resume, HoldsWithACommitEveryThirdStepAndSpilledGradients) {

@@ -10,12 +10,12 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int kSteps = 50;
+constexpr int kSteps = 25;
 constexpr const char* kSchedules[] = {
-    R"({"type": "WarmupCosineLR", "params": {"total_num_steps": 45, "warmup_num_steps": 7}})",
+    R"({"type": "WarmupCosineLR", "params": {"total_num_steps": 22, "warmup_num_steps": 4}})",
     R"({"type": "OneCycle", "params": {"cycle_min_lr": 1e-4, "cycle_max_lr": 2e-3,
-        "cycle_first_step_size": 20, "decay_step_size": 5, "decay_lr_rate": 0.5}})",
-    R"({"type": "CosineAnnealingLR", "params": {"T_max": 40, "eta_min": 1e-5}})",
+        "cycle_first_step_size": 10, "decay_step_size": 3, "decay_lr_rate": 0.5}})",
+    R"({"type": "CosineAnnealingLR", "params": {"T_max": 20, "eta_min": 1e-5}})",
     R"({"type": "ExponentialLR", "params": {"gamma": 0.95}})"};
 
 TrainSetup with_schedule(const std::string& schedule) {
@@ -30,7 +30,7 @@ TEST(Schedule, ResumedInTheMiddleGoesOnAsIfUninterrupted) {
     whole.set(with_schedule(schedule));
     halves.set(with_schedule(schedule));
     ASSERT_EQ(whole.train("report", kSteps).exit_code, 0);
-    ASSERT_EQ(halves.train("report", 37).exit_code, 0);
+    ASSERT_EQ(halves.train("report", 18).exit_code, 0);
     ASSERT_EQ(halves.train("report", kSteps, {"--resume"}).exit_code, 0);
     const auto rates = column(whole, "report", "lr");
     ASSERT_EQ(rates.size(), static_cast<std::size_t>(kSteps));

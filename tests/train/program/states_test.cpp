@@ -7,6 +7,7 @@
 #include <limits>
 #include <thread>
 
+#include "deep_run.hpp"
 #include "sluice/config/model_config.hpp"
 #include "sluice/config/train_config.hpp"
 #include "sluice/plan/make_plan.hpp"
@@ -60,14 +61,19 @@ TEST(States, EveryFormatIsTheSameOnEveryTier) {
     for (std::size_t j = 0; j < i; ++j) EXPECT_NE(losses[i], losses[j]) << i << ' ' << j;
 }
 
-// A number of `sluice plan --json`.
-std::string planned(const TrainFolder& folder, const std::string& key) {
+// The output of `sluice plan --json`.
+std::string plan_of(const TrainFolder& folder) {
   const ProgramResult plan =
       run_sluice({"plan", "--config", folder.config(), "--model", folder.model(), "--json"});
   EXPECT_EQ(plan.exit_code, 0) << plan.err;
+  return plan.out;
+}
+
+// A number of it.
+std::string planned(const std::string& plan, const std::string& key) {
   const std::string mark = "\"" + key + "\":";
-  const auto begin = plan.out.find(mark, plan.out.find("\"bytes_per_step\"")) + mark.size();
-  return plan.out.substr(begin, plan.out.find_first_of(",}", begin) - begin);
+  const auto begin = plan.find(mark, plan.find("\"bytes_per_step\"")) + mark.size();
+  return plan.substr(begin, plan.find_first_of(",}", begin) - begin);
 }
 
 TEST(States, ACacheChangesNoBitAndMovesTheBytesThatThePlanSays) {
@@ -89,13 +95,14 @@ TEST(States, ACacheChangesNoBitAndMovesTheBytesThatThePlanSays) {
           const auto read = column(folder, "report", "nvme_read");
           const auto written = column(folder, "report", "nvme_write");
           const auto cached = column(folder, "report", "nvme_cached");
+          const std::string plan = plan_of(folder);
           for (int step = 1; step <= kSteps; ++step) {
             const std::size_t i = static_cast<std::size_t>(step) - 1;
             const bool commits = step % every == 0 || step == kSteps;
-            EXPECT_EQ(read[i], planned(folder, "nvme_read"));
-            EXPECT_EQ(cached[i], planned(folder, "nvme_cached"));
+            EXPECT_EQ(read[i], planned(plan, "nvme_read"));
+            EXPECT_EQ(cached[i], planned(plan, "nvme_cached"));
             EXPECT_EQ(written[i],
-                      planned(folder, commits ? "nvme_write" : "nvme_write_between_commits"))
+                      planned(plan, commits ? "nvme_write" : "nvme_write_between_commits"))
                 << "step " << step;
           }
           if (every == 1) {
@@ -165,7 +172,7 @@ TEST(States, InputsThatFillNoWholePagesMoveTheBytesThatThePlanSays) {
   folder.set(setup);
   ASSERT_EQ(folder.train("report", 2).exit_code, 0);
   for (const char* link : {"h2d", "d2h"})
-    EXPECT_EQ(column(folder, "report", link).back(), planned(folder, link)) << link;
+    EXPECT_EQ(column(folder, "report", link).back(), planned(plan_of(folder), link)) << link;
 }
 
 TEST(States, ARunKeepsItsFormat) {
@@ -197,10 +204,10 @@ TEST(States, ASignalCommitsWhatOnlyTheCacheHas) {
   setup.param_device = "cpu";
   setup.sluice_keys = "\"cache_bytes\": \"50%\", \"commit_every\": 100000, ";
   folder.set(setup);
-  constexpr int kMany = 150;
-  ASSERT_EQ(folder.train("whole", kMany).exit_code, 0);
+  const int many = usual_or_deep(40, 150);
+  ASSERT_EQ(folder.train("whole", many).exit_code, 0);
   folder.clear_swap();
-  const pid_t child = start_sluice(folder.arguments("report", kMany));
+  const pid_t child = start_sluice(folder.arguments("report", many));
   while (line_count(folder.path("report") + "/steps.jsonl") < 5)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));  // polls another process
   ::kill(child, SIGTERM);
@@ -210,7 +217,7 @@ TEST(States, ASignalCommitsWhatOnlyTheCacheHas) {
   ASSERT_EQ(WEXITSTATUS(status), 143) << "the run ended before the signal";
   const ProgramResult verified = run_sluice({"nvme", "verify", folder.swap()});
   EXPECT_EQ(verified.exit_code, 0) << verified.err;
-  const ProgramResult resumed = folder.train("report", kMany, {"--resume"});
+  const ProgramResult resumed = folder.train("report", many, {"--resume"});
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
   EXPECT_EQ(column(folder, "report", "loss"), column(folder, "whole", "loss"));
 }

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "background.hpp"
+#include "deep_run.hpp"
 #include "ranks_support.hpp"
 
 namespace sluice::test {
@@ -97,7 +98,7 @@ TEST_F(RankFailures, AnErrorOfRankZeroAloneHasItsCodeAndIsShownWholeByRankZero) 
   const std::vector<std::string> again = run_.arguments(of, "run", 3);
   std::vector<std::string> to_a_file = run_.arguments({.ranks = 3, .offload = "cpu"}, "other", 1);
   *std::find(to_a_file.begin(), to_a_file.end(), run_.file("other.report")) = run_.file("text");
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < usual_or_deep(2, 4); ++i) {
     const ProgramResult refused = run_program(RanksRun::line(3, again));
     EXPECT_EQ(refused.exit_code, 4) << refused.err;
     EXPECT_THAT(refused.err, HasSubstr("sluice: rank 0: " + checkpoints + "/step-00000002: holds"));

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_models import run_two_ranks
+from forked import run_two_ranks
 
 import sluice
 from sluice import comm

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_models import Block, batch, config, engine_of, loss_of, make, run_two_ranks
+from forked import run_two_ranks
+from small_models import Block, batch, config, engine_of, loss_of, make
 
 from sluice import comm, utils
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import pytest
 import small_models
 
@@ -19,16 +18,7 @@ def run(what: str, place: Path) -> list[tuple[int, str]]:
     """Exit code and output of each rank."""
     here = f"{Path(small_models.__file__).parent}:{os.environ.get('PYTHONPATH', '')}"
     environment = {**os.environ, "PYTHONPATH": here, "OMP_NUM_THREADS": "1", "SLUICE_RANK_TIMEOUT": str(LIMIT)}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(SCRIPT), str(rank), str(place), what],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
+    ranks = [forked.Process([SCRIPT, rank, place, what], environment, merges_outputs=True) for rank in range(2)]
     try:
         outputs = [rank.communicate(timeout=60)[0] for rank in ranks]
     finally:

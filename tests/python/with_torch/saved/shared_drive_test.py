@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from small_models import config, engine_of, make, run_two_ranks, train
+from forked import run_two_ranks
+from small_models import config, engine_of, make, train
 
 import sluice
 
