@@ -177,6 +177,7 @@ class TierOptimizer(torch.optim.Optimizer):
         self._client: Callable[[], torch.optim.Optimizer | None] = (lambda: None) if client is None else weakref.ref(client)
         # Others have no values in a step, but their place in the list, which schedulers count.
         self._stepped = [_trains(group) for group in self.param_groups]
+        self._members = [frozenset(group["params"]) for group in self.param_groups]
         self._keys = [{*_NUMBERS, "betas"} & set(group) for group in self.param_groups]
         self._fixed = [{key: group.get(key) or 0 for key in _FIXED} for group in self.param_groups]
         self._step_values()  # raises now for what no step can have
@@ -209,6 +210,12 @@ class TierOptimizer(torch.optim.Optimizer):
                 f"the optimizer has {len(self.param_groups)} parameter groups, and had {count} when the model was moved to its "
                 "tiers: change values in the groups, and leave their list as it was"
             )
+        for number, (group, members) in enumerate(zip(self.param_groups, self._members)):
+            if frozenset(group.get("params", ())) != members:  # values go to the loop by the place of their group
+                raise ValueError(
+                    f"parameter group {number} has other parameters than when the model was moved to its tiers: change values in the "
+                    "groups, and leave their parameters and their order as they were"
+                )
         for number, (group, keys) in enumerate(zip(self.param_groups, self._keys)):
             if not keys <= group.keys():
                 raise ValueError(f"parameter group {number} has no {min(keys - group.keys())} any more: set it again")
