@@ -150,7 +150,7 @@ def load_weights(
 
     with offloaded.loop.completing(folder):
         for name in names:
-            one = values[name] if name in values else torch.empty(found.shapes[name])
+            one = values[name] if name in values else torch.empty(found.shapes[name], dtype=torch.float32, device="cpu")
             ranks.share([one])
             offloaded.loop.set_parameter(name, one)
         return ranks.together(rest)
