@@ -123,6 +123,7 @@ class HostOptimizer(torch.optim.Optimizer):
         params = self.param_groups[batch.group]["params"]
         for index in batch.indices:
             self.state[params[index]]["step"] = batch.step
+            torch.autograd.graph.increment_version(params[index])  # a backward through the values before the step is an error
         if bad is not None:
             warnings.warn(
                 f"step {batch.step} made parameter {batch.indices[bad]} of group {batch.group} or its states non-finite; "

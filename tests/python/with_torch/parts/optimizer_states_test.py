@@ -88,6 +88,16 @@ def test_a_state_that_is_not_contiguous_is_stepped_by_its_values() -> None:
     assert torch.equal(optimizer.state[mine]["exp_avg"], reference.state[theirs]["exp_avg"])
 
 
+@pytest.mark.parametrize("name", MAKES)
+def test_a_backward_through_the_values_before_a_step_is_an_error(name: str) -> None:
+    parameter, other = a_parameter(4), a_parameter(4)
+    optimizer = MAKES[name]([parameter])
+    result = (parameter * other).sum()
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.backward()
+
+
 def test_a_gradient_from_before_another_data_is_refused() -> None:
     parameter, optimizer = stepped(4)
     parameter.data = torch.ones(4000)
