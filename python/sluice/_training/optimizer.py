@@ -12,6 +12,7 @@ import torch
 from .._errors import wrong_type
 from .._refusals import missing
 from ..runtime.zero.parameter_offload import DeepSpeedZeRoOffload
+from .saved import optimizer_hooks
 from .saved.group_names import NAMES, check_order, names_in
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ _FIXED = ("amsgrad", "maximize", "nesterov", "lr_decay", "initial_accumulator_va
 class TierOptimizer(torch.optim.Optimizer):
     """Parameter groups of a model over memory tiers, with the values of the next step; schedulers may change them.
 
-    ``client``: an optimizer whose formula, groups and step hooks are taken over. ``groups``: without one, groups that differ from the
+    ``client``: an optimizer whose formula, groups and hooks are taken over. ``groups``: without one, groups that differ from the
     configuration's. States are at their tiers and not in ``state``. Private: the optimizers that users get inherit it.
     """
 
@@ -167,8 +168,7 @@ class TierOptimizer(torch.optim.Optimizer):
         super().__init__([{"params": []}], defaults)
         if client is not None:
             self.param_groups = client.param_groups  # the list itself, so that its scheduler's changes are seen
-            self._optimizer_step_pre_hooks = client._optimizer_step_pre_hooks
-            self._optimizer_step_post_hooks = client._optimizer_step_post_hooks
+            optimizer_hooks.share(client, self)
         else:
             made = offloaded.configured_groups() if groups is None else groups
             self.param_groups = [{**defaults, **group} for group in made]
@@ -253,6 +253,7 @@ class TierOptimizer(torch.optim.Optimizer):
         """Drops the gradients of the step so far. Right after a step() nothing: a step uses its gradients up."""
         self._offloaded.hooks.drop_gradients()
 
+    @optimizer_hooks.around_saving
     def state_dict(self) -> dict[str, Any]:
         """The values of the groups, and the steps taken. Moments are in a checkpoint of the engine's, or of :func:`sluice.offload`'s."""
         values = [
@@ -261,6 +262,7 @@ class TierOptimizer(torch.optim.Optimizer):
         ]
         return {"param_groups": values, "steps": int(self._offloaded.loop.step)}
 
+    @optimizer_hooks.around_loading
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Sets the values of the groups. Raises ValueError for another number of them, and for a state whose moments this optimizer does not have."""
         here = int(self._offloaded.loop.step)

@@ -81,6 +81,30 @@ def test_the_order_inside_a_group_may_change() -> None:
     engine.destroy()
 
 
+@pytest.mark.parametrize("of_client", [False, True])
+def test_hooks_of_an_optimizers_state_run(of_client: bool, tmp_path: Path) -> None:
+    model = nn.Linear(8, 8)
+    client = torch.optim.AdamW(model.parameters(), lr=0.01)
+    keys = {key: value for key, value in CONFIG.items() if key != "optimizer"}
+    engine, optimizer, *_ = sluice.initialize(model=model, config=keys, optimizer=client)
+    asked: Any = client if of_client else optimizer
+    seen: list[str] = []
+    asked.register_state_dict_pre_hook(lambda _: seen.append("before saving"))
+    asked.register_state_dict_post_hook(lambda _, state: {**state, "note": "of a script"})
+    asked.register_load_state_dict_pre_hook(lambda _, state: seen.append(state.pop("note")))
+    asked.register_load_state_dict_post_hook(lambda _: seen.append("after loading"))
+    state = asked.state_dict()
+    asked.load_state_dict(state)
+    expected = ["before saving", "of a script", "after loading"]
+    assert seen == expected
+    assert state["note"] == "of a script"
+    train(engine)
+    engine.save_checkpoint(str(tmp_path))
+    engine.load_checkpoint(str(tmp_path))
+    assert seen == 2 * expected
+    engine.destroy()
+
+
 def test_a_formula_does_not_change_after_the_start() -> None:
     engine, optimizer = engine_of(swapped=False)
     train(engine)
