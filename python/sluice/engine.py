@@ -259,7 +259,7 @@ class SluiceEngine(EngineCheckpoints):
             if self.training_dataloader is None:
                 raise ValueError("train_batch() needs an iterator, or training_data at initialize()")
             if getattr(self, "_data_iterator", None) is None:
-                self._data_iterator = batches.endless(self.training_dataloader)
+                self._data_iterator = batches.Endless(self.training_dataloader)
             data_iter = self._data_iterator
         if by_layer:
             layers = Layers(self.module, self._offloaded.units, self._offloaded.hooks)

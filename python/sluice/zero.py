@@ -46,15 +46,15 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
     """Inside the context the parameters have their whole values, in the data type that computes. What is taken of them there
     (``.data``, ``.cpu()``, ``state_dict()``) keeps its values after it.
 
-    ``params``: a parameter, several, or a module. ``modifier_rank``: None for reading. 0: changes made inside the context
-    are kept, in the master weights too, when the outermost context of the model has ended; with several ranks those of that
-    rank. Values that cannot be set (not finite, or of another shape) are a ValueError on all ranks, and none of the changes is
-    kept. The end of the context raises ValueError for another parameter that was written to, unless through ``.data``. One
-    that trains then has the values of its master again, on every rank; with bf16 they may be what was written, and a frozen one
-    may keep that. Every rank enters and leaves the context. Parameters of no engine have their values anyway; those of an
-    engine that has ended are a ValueError. ``fwd_module``: for a context inside that module's forward; the parameters are
-    registered with it (:func:`register_external_parameter`), so that backward has them too. Without it, no engine trains
-    meanwhile.
+    ``params``: a parameter, several, or a module. ``modifier_rank``: None for reading. 0: changes made inside the context are
+    kept, in the master weights too, when the outermost context of the model has ended; with several ranks those of that rank.
+    Values that cannot be set (not finite, of another shape, or in a new object, as with ``load_state_dict(assign=True)``) are
+    a ValueError on all ranks, and none of the changes is kept. The end of the context raises ValueError for another parameter
+    that was written to, unless through ``.data``. One that trains then has the values of its master again, on every rank;
+    with bf16 they may be what was written, and a frozen one may keep that. Every rank enters and leaves the context.
+    Parameters of no engine have their values anyway; those of an engine that has ended are a ValueError. ``fwd_module``: for
+    a context inside that module's forward; the parameters are registered with it (:func:`register_external_parameter`), so
+    that backward has them too. Without it, no engine trains meanwhile.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         self._modifier = modifier_rank
         self._gathered: list[tuple[torch.Tensor, Owner]] = []
         self._before: dict[int, torch.Tensor] = {}
+        self._places: list[tuple[nn.Module, str, torch.Tensor]] = []  # in the modules, of what may change
         self._writes: list[tuple[torch.Tensor, Owner, int]] = []  # of what is gathered: other writes before the context
         self._entered = contextlib.ExitStack()  # leaves the units
 
@@ -94,6 +95,7 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
                 self._entered.callback(loop.keep_aliases, unit)  # comes first
             if self._modifier is not None:
                 self._before = {id(parameter): parameter.detach().clone() for parameter, _ in self._gathered}
+                self._places = list(self._found_places())
         except BaseException:
             self._leave()
             raise
@@ -117,10 +119,10 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
                 owner.model.kept_writes[owner.name] = parameter._version - count
             elif _other_writes(parameter, owner) != count:
                 written.append((parameter, owner))
-        reshaped = self._reshaped()
-        kept = [(owner, self._before[id(parameter)]) for parameter, owner in self._gathered] if reshaped else []
+        refused = self._refused()
+        kept = [(owner, self._before[id(parameter)]) for parameter, owner in self._gathered] if refused else []
         try:
-            for owner, before, values in () if reshaped else self._changed():
+            for owner, before, values in () if refused else self._changed():
                 first, _ = owner.model.changes.get(owner.name, (before, before))
                 owner.model.changes[owner.name] = first, values
         finally:
@@ -136,11 +138,8 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
             put_back(owner.model, {owner.name: before})
         for model in models:
             model.end_changes()
-        if reshaped:
-            raise ValueError(
-                f"{min(reshaped)} inside GatheredParameters, which keeps none of its changes: set values "
-                "of the parameter's own shape"
-            )
+        if refused:
+            raise ValueError(min(refused))
         if written and error[0] is None:
             parameter, owner = written[0]
             why = "which without modifier_rank is for reading" if id(parameter) in given else "which was not given it"
@@ -151,17 +150,36 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
                 f"parameter that is given{stays}"
             )
 
-    def _reshaped(self) -> set[str]:
-        """Parameters with another shape than before, on any rank: a script has set their ``.data``."""
+    def _found_places(self) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:
+        for model in dict.fromkeys(owner.model for _, owner in self._gathered):
+            for module in model.model.modules():
+                places = ((key, each) for key, each in module._parameters.items() if each is not None)
+                yield from ((module, key, each) for key, each in places if id(each) in self._before)
+
+    def _refused(self) -> set[str]:
+        """Why changes cannot be kept, on any rank: a script has set ``.data`` of another shape, or another parameter.
+
+        Another one is taken out of the model again.
+        """
         if self._modifier is None or not self._gathered:
             return set()
-        return ranks.of_any(
-            {
-                f"parameter {owner.name} of shape {list(self._before[id(parameter)].shape)} was given one of {list(parameter.shape)}"
-                for parameter, owner in self._gathered
-                if parameter.shape != self._before[id(parameter)].shape
-            }
-        )
+        end = "inside GatheredParameters, which keeps none of its changes"
+        found = {
+            f"parameter {owner.name} of shape {list(self._before[id(parameter)].shape)} was given one of {list(parameter.shape)} "
+            f"{end}: set values of the parameter's own shape"
+            for parameter, owner in self._gathered
+            if parameter.shape != self._before[id(parameter)].shape
+        }
+        names = {id(parameter): owner.name for parameter, owner in self._gathered}
+        for module, key, parameter in self._places:
+            now = module._parameters.get(key)
+            if now is not None and now is not parameter:
+                module._parameters[key] = parameter  # type: ignore[assignment]
+                found.add(
+                    f"parameter {names[id(parameter)]} was replaced by another object {end}: write to the parameter itself, as "
+                    "load_state_dict() does with assign=False"
+                )
+        return ranks.of_any(found)
 
     def _changed(self) -> Iterator[tuple[Owner, torch.Tensor, torch.Tensor]]:
         """What all ranks agree was written to: its values before and now."""
@@ -176,7 +194,7 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
                 yield owner, before, values
 
     def _leave(self) -> None:
-        self._gathered, self._before, self._writes = [], {}, []
+        self._gathered, self._before, self._places, self._writes = [], {}, [], []
         self._entered.close()
 
 

@@ -42,10 +42,19 @@ def sampler_of(dataset: Any, route: str, world_size: int) -> Any:
     return torch.utils.data.RandomSampler(dataset) if shuffles else torch.utils.data.SequentialSampler(dataset)
 
 
-def endless(loader: Iterable[Any]) -> Iterator[Any]:
-    """Begins again when the loader has ended. Raises ValueError for one without a batch."""
-    yield from RepeatingLoader(loader)
-    raise ValueError("the training data have no batch: they are empty, or fewer than a batch and dropped, or can be read only once")
+class Endless(Iterator[Any]):
+    """Begins again when the loader has ended, and goes on after an exception of it. Raises ValueError for one without a batch."""
+
+    def __init__(self, loader: Iterable[Any]) -> None:
+        self._batches = RepeatingLoader(loader)
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._batches)
+        except StopIteration:
+            raise ValueError(
+                "the training data have no batch: they are empty, or fewer than a batch and dropped, or can be read only once"
+            ) from None
 
 
 def call(model: Callable[..., Any], batch: Any) -> Any:

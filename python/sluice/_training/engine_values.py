@@ -277,13 +277,13 @@ class EngineValues(nn.Module):
         ``destination``: the dict to put them in. ``prefix``: of their names. ``keep_vars``: the parameters themselves, which
         are empty between passes.
         """
-        names = set(self.module.state_dict(keep_vars=True))
+        left_out: set[str] = set()
         if exclude_frozen_parameters:
             named = self.module.named_parameters(remove_duplicate=False)
-            names -= {name for name, parameter in named if not parameter.requires_grad}
-        values: Mapping[str, Any] = self.module.state_dict(keep_vars=True) if keep_vars else self._offloaded.state_dict(names)
+            left_out = {name for name, parameter in named if not parameter.requires_grad}
+        values: Mapping[str, Any] = self.module.state_dict(keep_vars=True) if keep_vars else self._offloaded.state_dict(left_out)
         made = {} if destination is None else destination
-        made.update({prefix + name: value for name, value in values.items() if name in names})
+        made.update({prefix + name: value for name, value in values.items() if name not in left_out})
         return made
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override,unused-ignore]

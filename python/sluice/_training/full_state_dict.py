@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
+from .passes.absent import Absent
 from .watched_loop import WatchedLoop
 
 
@@ -18,37 +19,40 @@ class FullStateDicts:
     """Hooks on the ``state_dict()`` of a model and its modules, which put the values in that the tiers hold.
 
     Libraries that save adapters or weights call it on the model itself. Values are copies in the data type that computes;
-    tied parameters stay one tensor. With ``keep_vars=True`` parameters stay as they are. ``parameters``: by first name.
+    tied parameters stay one tensor. With ``keep_vars=True`` parameters stay as they are. Other hooks of a script come after
+    these, and see the values. ``parameters``: by first name.
     """
 
     def __init__(self, model: nn.Module, parameters: Mapping[str, nn.Parameter], loop: WatchedLoop) -> None:
         self._model, self._loop = model, loop
-        self._wanted: set[str] | None = None  # names of the model that copies() asks for
+        self._without: Collection[str] = ()  # names of the model that copies() leaves out
         self._filled: weakref.WeakValueDictionary[str, torch.Tensor] = weakref.WeakValueDictionary()  # the last, by first name
         self._names: dict[torch.Tensor, str] = {parameter: name for name, parameter in parameters.items()}
         places = [value for module in model.modules() for value in module._parameters.values() if value is not None]
         self._tied = {self._names[value] for value in self._names if sum(value is place for place in places) > 1}
-        fill = functools.partial(FullStateDicts._fill, self)  # PyTorch sets an attribute of it, which methods have not
-        self._handles = [module.register_state_dict_post_hook(fill) for module in model.modules() if module._parameters]
+        modules = [module for module in model.modules() if module._parameters]
+        self._handles = [_add_first(model, functools.partial(FullStateDicts._fill_others, self))]
+        self._handles += [_add_first(module, functools.partial(FullStateDicts._fill, self)) for module in modules]
 
     def remove(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
 
-    def copies(self, wanted: set[str] | None) -> dict[str, Any]:
-        """The model's state dict in CPU memory, or of it what is wanted. None of its tensors is the model's own."""
+    def copies(self, without: Collection[str]) -> dict[str, Any]:
+        """The model's state dict in CPU memory, without some names. None of its tensors is the model's own."""
         self._loop.check_open()
-        self._wanted = wanted
+        self._without = without
         try:
             found = self._model.state_dict()
+            self._fill_absent(found)  # which a script's hook has put there
         finally:
-            self._wanted = None
+            self._without = ()
         filled = set(map(id, self._filled.values()))
         return {
             name: value if id(value) in filled or not isinstance(value, torch.Tensor) else value.detach().to("cpu", copy=True)
             for name, value in found.items()
-            if wanted is None or name in wanted
+            if name not in without and self._absent_name(value) not in without
         }
 
     def _fill(self, module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: Any) -> None:
@@ -59,11 +63,27 @@ class FullStateDicts:
             value = state_dict.get(prefix + key)
             if name is None or value is None or isinstance(value, nn.Parameter):
                 continue
-            if self._wanted is not None and prefix + key not in self._wanted:
+            if prefix + key in self._without:
                 continue
             if value.shape == parameter.ds_shape:  # type: ignore[union-attr]  # gathered
                 continue
             state_dict[prefix + key] = self._value(name, state_dict)
+
+    def _fill_others(self, module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: Any) -> None:
+        """After the hooks of all modules inside: what their ``_save_to_state_dict`` has put under names of its own."""
+        if not _asks_for_names():
+            self._fill_absent(state_dict)
+
+    def _fill_absent(self, state_dict: dict[str, Any]) -> None:
+        for key, value in state_dict.items():
+            name = self._absent_name(value)
+            if name is not None and name not in self._without:
+                filled = self._value(name, state_dict)
+                state_dict[key] = filled if value.dtype == value._sluice_parameter.dtype else filled.to(value.dtype)
+
+    def _absent_name(self, value: Any) -> str | None:
+        """The parameter of what has no values, by its first name."""
+        return self._names.get(value._sluice_parameter) if isinstance(value, Absent) else None
 
     def _value(self, name: str, state_dict: Mapping[str, Any]) -> torch.Tensor:
         before = self._filled.get(name)
@@ -72,6 +92,14 @@ class FullStateDicts:
         filled: torch.Tensor = self._loop.parameter(name)
         self._filled[name] = filled
         return filled
+
+
+def _add_first(module: nn.Module, hook: Any) -> Any:
+    """``hook``: no method, since PyTorch sets an attribute of it."""
+    handle = module.register_state_dict_post_hook(hook)
+    hooks: Any = module._state_dict_hooks  # an OrderedDict, whatever its annotation
+    hooks.move_to_end(handle.id, last=False)
+    return handle
 
 
 # PEFT takes only the keys of these state dicts, on rank 0 alone, where other ranks would be waited for.

@@ -6,7 +6,7 @@ import collections
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -302,12 +302,12 @@ class OffloadedModel:
         """The groups of the configuration, as those of an optimizer."""
         return [{**values, "params": [self.parameters[name] for name in names]} for names, values in self.loop.groups]
 
-    def state_dict(self, names: Iterable[str] | None = None) -> dict[str, Any]:
+    def state_dict(self, without: Collection[str] = ()) -> dict[str, Any]:
         """Copies of the weights in the data type that computes, and of the buffers, by the names of the model.
 
-        They are in CPU memory. ``names``: of what is asked for; None: everything.
+        They are in CPU memory. ``without``: names of what is left out, and is not read.
         """
-        return self._state_dicts.copies(None if names is None else set(names))
+        return self._state_dicts.copies(without)
 
     def end_changes(self) -> None:
         """Sets the parameters that were changed inside GatheredParameters, when the last one has ended. Every rank calls it.

@@ -12,6 +12,7 @@ import torch
 from .._errors import wrong_type
 from .._refusals import missing
 from ..runtime.zero.parameter_offload import DeepSpeedZeRoOffload
+from .saved import optimizer_hooks
 from .saved.group_names import NAMES, check_order, names_in
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ _FIXED = ("amsgrad", "maximize", "nesterov", "lr_decay", "initial_accumulator_va
 class TierOptimizer(torch.optim.Optimizer):
     """Parameter groups of a model over memory tiers, with the values of the next step; schedulers may change them.
 
-    ``client``: an optimizer whose formula, groups and step hooks are taken over. ``groups``: without one, groups that differ from the
+    ``client``: an optimizer whose formula, groups and hooks are taken over. ``groups``: without one, groups that differ from the
     configuration's. States are at their tiers and not in ``state``. Private: the optimizers that users get inherit it.
     """
 
@@ -167,8 +168,7 @@ class TierOptimizer(torch.optim.Optimizer):
         super().__init__([{"params": []}], defaults)
         if client is not None:
             self.param_groups = client.param_groups  # the list itself, so that its scheduler's changes are seen
-            self._optimizer_step_pre_hooks = client._optimizer_step_pre_hooks
-            self._optimizer_step_post_hooks = client._optimizer_step_post_hooks
+            optimizer_hooks.share(client, self)
         else:
             made = offloaded.configured_groups() if groups is None else groups
             self.param_groups = [{**defaults, **group} for group in made]
@@ -177,6 +177,7 @@ class TierOptimizer(torch.optim.Optimizer):
         self._client: Callable[[], torch.optim.Optimizer | None] = (lambda: None) if client is None else weakref.ref(client)
         # Others have no values in a step, but their place in the list, which schedulers count.
         self._stepped = [_trains(group) for group in self.param_groups]
+        self._members = [frozenset(group["params"]) for group in self.param_groups]
         self._keys = [{*_NUMBERS, "betas"} & set(group) for group in self.param_groups]
         self._fixed = [{key: group.get(key) or 0 for key in _FIXED} for group in self.param_groups]
         self._step_values()  # raises now for what no step can have
@@ -209,6 +210,12 @@ class TierOptimizer(torch.optim.Optimizer):
                 f"the optimizer has {len(self.param_groups)} parameter groups, and had {count} when the model was moved to its "
                 "tiers: change values in the groups, and leave their list as it was"
             )
+        for number, (group, members) in enumerate(zip(self.param_groups, self._members)):
+            if frozenset(group.get("params", ())) != members:  # values go to the loop by the place of their group
+                raise ValueError(
+                    f"parameter group {number} has other parameters than when the model was moved to its tiers: change values in the "
+                    "groups, and leave their parameters and their order as they were"
+                )
         for number, (group, keys) in enumerate(zip(self.param_groups, self._keys)):
             if not keys <= group.keys():
                 raise ValueError(f"parameter group {number} has no {min(keys - group.keys())} any more: set it again")
@@ -246,6 +253,7 @@ class TierOptimizer(torch.optim.Optimizer):
         """Drops the gradients of the step so far. Right after a step() nothing: a step uses its gradients up."""
         self._offloaded.hooks.drop_gradients()
 
+    @optimizer_hooks.around_saving
     def state_dict(self) -> dict[str, Any]:
         """The values of the groups, and the steps taken. Moments are in a checkpoint of the engine's, or of :func:`sluice.offload`'s."""
         values = [
@@ -254,6 +262,7 @@ class TierOptimizer(torch.optim.Optimizer):
         ]
         return {"param_groups": values, "steps": int(self._offloaded.loop.step)}
 
+    @optimizer_hooks.around_loading
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Sets the values of the groups. Raises ValueError for another number of them, and for a state whose moments this optimizer does not have."""
         here = int(self._offloaded.loop.step)

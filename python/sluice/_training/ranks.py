@@ -71,7 +71,7 @@ class RankGroup:
 
     def all_reduce(self, values: torch.Tensor) -> None:
         with self._collective("all_reduce", values):
-            parts = torch.empty(self.world_size, values.numel(), dtype=values.dtype)
+            parts = torch.empty(self.world_size, values.numel(), dtype=values.dtype, device="cpu")
             dist.all_gather_into_tensor(parts.view(-1), values.clone(), group=self._group)
             total = parts[0].clone()
             for part in parts[1:]:
@@ -115,8 +115,9 @@ class RankGroup:
     def _compare(self, kind: str, elements: int) -> None:
         self._count += 1
         values = self.step_values if self.label.startswith(_END_OF_STEP) else ()
-        own = torch.tensor([self._count, _KINDS.index(kind), elements, zlib.crc32(repr((self.label, values)).encode())])
-        made = torch.empty(self.world_size, 4, dtype=torch.int64)
+        checksum = zlib.crc32(repr((self.label, values)).encode())
+        own = torch.tensor([self._count, _KINDS.index(kind), elements, checksum], device="cpu")
+        made = torch.empty(self.world_size, 4, dtype=torch.int64, device="cpu")
         dist.all_gather_into_tensor(made.view(-1), own, group=self._group)
         if bool((made == own).all()):
             return
@@ -318,7 +319,7 @@ def gathered(part: torch.Tensor) -> torch.Tensor:
     """The parts of all ranks, one after the other."""
     if world_size() == 1:
         return part
-    whole = torch.empty(world_size() * part.numel(), dtype=part.dtype)
+    whole = torch.empty(world_size() * part.numel(), dtype=part.dtype, device="cpu")
     with _with_all():
         dist.all_gather_into_tensor(whole, part, group=_control)
     return whole

@@ -123,6 +123,7 @@ class HostOptimizer(torch.optim.Optimizer):
         params = self.param_groups[batch.group]["params"]
         for index in batch.indices:
             self.state[params[index]]["step"] = batch.step
+            torch.autograd.graph.increment_version(params[index])  # a backward through the values before the step is an error
         if bad is not None:
             warnings.warn(
                 f"step {batch.step} made parameter {batch.indices[bad]} of group {batch.group} or its states non-finite; "
@@ -217,7 +218,18 @@ class HostOptimizer(torch.optim.Optimizer):
 
         States keep their precision: PyTorch would round fp32 states to the type of a 16-bit parameter.
         """
-        super().load_state_dict(state_dict)
+        seen: list[dict[str, Any]] = []
+        # The first one after the script's, which may change the state; the other before the script's.
+        last = self.register_load_state_dict_pre_hook(lambda _, state: seen.append(state))
+        first = self.register_load_state_dict_post_hook(lambda _: self._take(seen[0]), prepend=True)
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            last.remove()
+            first.remove()
+
+    def _take(self, state_dict: dict[str, Any]) -> None:
+        """The states in their precision."""
         saved = [key for group in state_dict["param_groups"] for key in group["params"]]
         mine = [parameter for group in self.param_groups for parameter in group["params"]]
         for key, parameter in zip(saved, mine):

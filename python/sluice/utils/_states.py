@@ -93,7 +93,7 @@ def _shard_size(param: torch.nn.Parameter) -> int:
 
 def _shard(param: torch.nn.Parameter, whole: torch.Tensor) -> torch.Tensor:
     size = _shard_size(param)
-    flat = torch.zeros(size * ranks.world_size(), dtype=whole.dtype)
+    flat = torch.zeros(size * ranks.world_size(), dtype=whole.dtype, device="cpu")
     flat[: whole.numel()] = whole.flatten()
     return flat.narrow(0, ranks.rank() * size, size).clone()
 

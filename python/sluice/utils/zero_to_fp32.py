@@ -168,7 +168,7 @@ def _take_from_engine(model: nn.Module, found: dict[str, torch.Tensor]) -> None:
         if name not in found and name not in values:
             raise ValueError(f"parameter {name} is not in the checkpoint, and its engine could not give its values: pass a newly built model")
         shape, dtype = parameter.ds_shape, parameter.dtype  # type: ignore[attr-defined]
-        parameter.data = values[name].to(dtype) if name in values else torch.empty(shape, dtype=dtype)
+        parameter.data = values[name].to(dtype) if name in values else torch.empty(shape, dtype=dtype, device="cpu")
         undescribe(parameter)
 
 

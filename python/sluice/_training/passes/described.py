@@ -28,7 +28,7 @@ def _describe_share(parameter: torch.Tensor) -> None:
     The tensor itself is empty, as DeepSpeed's of a parameter on a drive.
     """
     elements = -(-parameter.numel() // ranks.world_size())
-    shard = torch.empty(0, dtype=parameter.dtype)
+    shard = torch.empty(0, dtype=parameter.dtype, device="cpu")
     shard.ds_numel = elements  # type: ignore[attr-defined]
     parameter.ds_tensor = shard  # type: ignore[attr-defined]
     parameter.partition_numel = functools.partial(int, elements)  # type: ignore[attr-defined]  # can be pickled

@@ -50,7 +50,7 @@ def swapped(value: Any, swap: Callable[[torch.Tensor], torch.Tensor], around: fr
         for key, part in list(value.items() if isinstance(value, dict) else enumerate(value)):
             new = swapped(part, swap, around)
             if new is not part:
-                value[key] = new
+                _put(value, key, new)
         return value
     if isinstance(value, _WITHOUT_TENSORS):
         return value
@@ -62,6 +62,14 @@ def swapped(value: Any, swap: Callable[[torch.Tensor], torch.Tensor], around: fr
         return value
     new_parts = [swapped(part, swap, around) for part in parts]
     return value if all(new is part for new, part in zip(new_parts, parts)) else tree_unflatten(new_parts, spec)
+
+
+def _put(container: Any, key: Any, new: Any) -> None:
+    try:
+        container[key] = new
+    except TypeError:  # a class that is not to be changed; it gets the caller's tensor back after the forward
+        kind: Any = next(kind for kind in _CHANGEABLE if isinstance(container, kind))
+        kind.__setitem__(container, key, new)
 
 
 def _swappable(value: Any) -> list[torch.Tensor]:

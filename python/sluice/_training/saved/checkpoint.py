@@ -35,14 +35,17 @@ def check_trains(offloaded: OffloadedModel) -> None:
 def save(folder: str, offloaded: OffloadedModel, content: Callable[[], dict[str, Any]]) -> None:
     """Writes states, buffers and ``content``. Every rank calls it; rank 0 writes what is not the states.
 
-    Raises ValueError where no parameter trains.
+    Raises ValueError where no parameter trains, and for one that came into the model later and has no states.
     """
     check_trains(offloaded)
     step = int(offloaded.loop.step)
     is_first = ranks.rank() == 0
-    packed = ranks.together(
-        lambda: client.pack({**content(), **_of_model(offloaded)}) if is_first else b""
-    )
+
+    def checked() -> bytes:
+        offloaded.check_parameters()
+        return client.pack({**content(), **_of_model(offloaded)}) if is_first else b""
+
+    packed = ranks.together(checked)
     ranks.together(lambda: client.write(folder, step, packed) if is_first else None)
     offloaded.loop.save_checkpoint(folder)
     ranks.together(lambda: client.finish(folder, step) if is_first else None)
@@ -150,7 +153,7 @@ def load_weights(
 
     with offloaded.loop.completing(folder):
         for name in names:
-            one = values[name] if name in values else torch.empty(found.shapes[name])
+            one = values[name] if name in values else torch.empty(found.shapes[name], dtype=torch.float32, device="cpu")
             ranks.share([one])
             offloaded.loop.set_parameter(name, one)
         return ranks.together(rest)

@@ -10,6 +10,7 @@ from .. import ranks
 from ..engine_values import EngineValues
 from . import checkpoint, client_states
 from .files import latest_tag, set_latest, tag_folder
+from .group_names import names_in
 from .optimizers import check_groups, check_scheduler
 
 log = logging.getLogger("sluice")
@@ -108,7 +109,7 @@ class EngineCheckpoints(EngineValues):
         def check(saved: dict[str, Any]) -> None:
             saved["client_state"] = client_states.own_of(folder, saved)
             if has_states:
-                check_groups(folder, saved, self.optimizer)
+                check_groups(folder, saved, [names_in(self._offloaded.parameters, group) for group in self.optimizer.param_groups])
             if scheduler is not None:
                 check_scheduler(folder, saved, self.optimizer, scheduler)
 

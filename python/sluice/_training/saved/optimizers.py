@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,17 +13,17 @@ from ..._errors import StorageError
 from .. import ranks
 from ..schedule import ConfigScheduler
 from ..watched_loop import WatchedLoop
-from .group_names import NAMES, check_order
+from .group_names import check_order
 
 log = logging.getLogger("sluice")
 
 
-def check_groups(where: str, saved: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> None:
-    """Raises ValueError for another number of groups, and for groups in another order."""
-    here, there = len(optimizer.param_groups), len(saved["optimizer"]["param_groups"])
+def check_groups(where: str, saved: Mapping[str, Any], groups: Sequence[Sequence[str]]) -> None:
+    """Raises ValueError for another number of groups, and for groups in another order. ``groups``: the names in each one here."""
+    here, there = len(groups), len(saved["optimizer"]["param_groups"])
     if here != there:
         raise ValueError(f"{where} has {there} parameter groups, and the optimizer has {here}: make it with the groups of the saved one")
-    check_order(where, saved["optimizer"]["param_groups"], [group[NAMES] for group in optimizer.state_dict()["param_groups"]])
+    check_order(where, saved["optimizer"]["param_groups"], groups)
 
 
 def check_scheduler(where: str, saved: Mapping[str, Any], optimizer: torch.optim.Optimizer, scheduler: Any) -> None:

@@ -91,6 +91,26 @@ def test_training_data_without_a_batch_are_an_error(data: Any) -> None:
     engine.destroy()
 
 
+def test_training_goes_on_after_a_batch_that_could_not_be_read() -> None:
+    read: list[list[float]] = []
+
+    def collate(parts: list[Any]) -> list[torch.Tensor]:
+        read.append([float(part[0]) for part in parts])
+        if len(read) == 2:
+            raise OSError("a sample cannot be read")
+        return [torch.tensor([[0, 1]]), torch.tensor([[1, 2]])]
+
+    engine = sluice.initialize(model=make(blocks=1), config=config(), training_data=numbers(6), collate_fn=collate)[0]
+    engine.train_batch(loss_fn=loss_of)
+    with pytest.raises(OSError, match="a sample cannot be read"):
+        engine.train_batch(loss_fn=loss_of)
+    engine.train_batch(loss_fn=loss_of)
+    assert sorted(number for part in read for number in part) == list(range(6))  # the epoch goes on behind the batch
+    engine.train_batch(loss_fn=loss_of)
+    assert (len(read), engine.global_steps) == (4, 3)
+    engine.destroy()
+
+
 def test_each_epoch_of_a_rank_has_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed, "is_available", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)

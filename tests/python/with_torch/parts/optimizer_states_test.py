@@ -88,6 +88,41 @@ def test_a_state_that_is_not_contiguous_is_stepped_by_its_values() -> None:
     assert torch.equal(optimizer.state[mine]["exp_avg"], reference.state[theirs]["exp_avg"])
 
 
+def test_hooks_of_a_load_have_their_way() -> None:
+    _, optimizer = stepped(4)
+    saved = optimizer.state_dict()
+
+    def loaded(before: Any = None, after: Any = None) -> Any:
+        parameter = a_parameter(4).bfloat16().detach()
+        other = DeepSpeedCPUAdam([parameter])
+        if before is not None:
+            other.register_load_state_dict_pre_hook(before)
+        if after is not None:
+            other.register_load_state_dict_post_hook(after)
+        other.load_state_dict(saved)
+        return other.state[parameter]["exp_avg"]
+
+    def halve(optimizer: Any, state: dict[str, Any]) -> dict[str, Any]:
+        return {**state, "state": {key: {**each, "exp_avg": each["exp_avg"] / 2} for key, each in state["state"].items()}}
+
+    moment = saved["state"][0]["exp_avg"]
+    assert torch.equal(loaded(), moment)
+    assert loaded().dtype == torch.float32
+    assert torch.equal(loaded(before=halve), moment / 2)
+    assert not loaded(after=lambda other: [each["exp_avg"].zero_() for each in other.state.values()] and None).any()
+    assert torch.equal(saved["state"][0]["exp_avg"], moment)
+
+
+@pytest.mark.parametrize("name", MAKES)
+def test_a_backward_through_the_values_before_a_step_is_an_error(name: str) -> None:
+    parameter, other = a_parameter(4), a_parameter(4)
+    optimizer = MAKES[name]([parameter])
+    result = (parameter * other).sum()
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.backward()
+
+
 def test_a_gradient_from_before_another_data_is_refused() -> None:
     parameter, optimizer = stepped(4)
     parameter.data = torch.ones(4000)

@@ -108,7 +108,35 @@ class TheInputItself(Filling):
         return self.head(self.norm(sum(inputs)))
 
 
-@pytest.mark.parametrize("model", [List, OnlyTheDict, OnlyTheAttribute, OtherTensor, TheInputItself])
+class FrozenDict(dict[str, Any]):
+    def __setitem__(self, key: str, value: Any) -> None:
+        raise TypeError("this is not to be changed")
+
+
+class FrozenList(list[Any]):
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise TypeError("this is not to be changed")
+
+
+class Frozen(Filling):
+    """Blocks take and return containers that refuse changes."""
+
+    class Inner(Filling.Inner):
+        def forward(self, state: FrozenDict) -> FrozenDict:  # type: ignore[override]
+            x = super().forward(state["x"])
+            return FrozenDict(x=x, sums=FrozenList([*state["sums"], self.more(x).flatten(1).view_as(x)]))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        state = FrozenDict(x=self.embedding(ids) + self.position, sums=FrozenList())
+        for block in self.blocks:
+            given = state["x"]
+            after = block(state)
+            assert state["x"] is given
+            state = after
+        return self.head(self.norm(state["x"] + sum(state["sums"])))
+
+
+@pytest.mark.parametrize("model", [List, OnlyTheDict, OnlyTheAttribute, OtherTensor, TheInputItself, Frozen])
 def test_what_a_unit_puts_into_its_callers_containers_is_there(model: type[nn.Module]) -> None:
     mine, expected = both(model)
     assert mine[0] == expected[0]

@@ -45,6 +45,29 @@ def test_other_elements_keep_their_masters() -> None:
     engine.destroy()
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+def test_an_assigned_parameter_is_refused_and_taken_out_again(frozen: bool, tmp_path: Path) -> None:
+    model: Any = make(blocks=1)  # its embedding is the head's weight too
+    model.embedding.weight.requires_grad_(not frozen)
+    engine, weights = engine_of(model), list(model.parameters())
+    expected = {name: value.clone() for name, value in engine.module_state_dict().items()}
+    values = {name: value + 1 for name, value in expected.items() if name in ("embedding.weight", "head.weight")}
+    with pytest.raises(ValueError, match="parameter embedding.weight was replaced by another object inside GatheredParameters, which keeps none"):
+        with zero.GatheredParameters(weights, modifier_rank=0):
+            model.load_state_dict(values, strict=False, assign=True)
+    found = engine.module_state_dict()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    assert all(mine is before for mine, before in zip(model.parameters(), weights, strict=True))
+    with zero.GatheredParameters(weights, modifier_rank=0):
+        model.load_state_dict(values, strict=False)
+    assert torch.equal(engine.module_state_dict()["head.weight"], values["head.weight"])
+    train(engine, range(1))
+    model.norm.bias = nn.Parameter(torch.ones(64))
+    with pytest.raises(ValueError, match="parameter norm.bias came into the model after the engine"):
+        engine.save_checkpoint(str(tmp_path))
+    engine.destroy()
+
+
 @pytest.mark.parametrize("outer", [None, 0])
 def test_changes_of_inner_contexts_add_up(outer: int | None) -> None:
     engine, weight = bf16_engine()
