@@ -106,8 +106,9 @@ class __attribute__((visibility("default"))) HookedLoop {
   void forget_gradients();
   // Ends the step: norm over all units, skip or clip, and the start of the updates. `groups`: by
   // parameter group of the configuration; empty: its values and schedule. Throws InvalidArgument
-  // where a unit is entered, or a parameter has a gradient from outside its unit's backward; Error
-  // where the step must not be skipped.
+  // where a unit is entered, or a parameter has a gradient from outside its unit's backward;
+  // IoError and StorageError where the files of the monitors cannot be opened, before anything of
+  // the step has happened; Error where the step must not be skipped.
   StepResult end_step(const std::vector<GroupValues>& groups = {});
 
   // As in Engine (engine.hpp).
