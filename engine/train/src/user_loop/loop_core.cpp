@@ -80,6 +80,7 @@ void LoopCore::enter(std::size_t unit, UnitOrder::Pass pass) {
   units_.check_unbound(unit, torch_dtype_, records_graph);
   const std::vector<std::size_t>& gathers = units_[unit].gathers;
   if (gathers.empty()) return;
+  resources_->updater->check_updates();  // the gathers of other units would not tell
   order_->enter(pass, gathers, gather_stall_);
   units_.bind(unit, resources_->units, torch_dtype_);
 }

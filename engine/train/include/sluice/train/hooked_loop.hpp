@@ -79,8 +79,9 @@ class __attribute__((visibility("default"))) HookedLoop {
   void preview();
 
   // Gathers a unit's weights and binds its parameters to them. Blocks. Each enter() has a leave();
-  // units may be entered while others are. Throws IoError, OutOfMemory, the error of the unit's
-  // last update, InvalidArgument where a parameter was given other bytes.
+  // units may be entered while others are. Throws IoError, OutOfMemory, InvalidArgument where a
+  // parameter was given other bytes. Throws the error of an update that failed, of any unit, until
+  // a checkpoint is loaded; so do the calls for single parameters.
   enum class Pass { training, evaluation };
   void enter(std::size_t unit, Pass pass);
   void leave(std::size_t unit);
