@@ -355,7 +355,8 @@ class SluiceEngine(EngineCheckpoints):
         The model has its values again, in its own data type, and what the engine had frozen trains again. Its parameters stay
         empty with several ranks, where weights are on a drive, and where memory has no room for them beside the states
         (logged). An engine without an optimizer that was made of another one's model leaves that one alone. Raises ValueError
-        inside GatheredParameters.
+        inside GatheredParameters. Raises OSError and StorageError where the last step cannot be committed. With one rank the
+        engine stays then: mend the cause, as a full drive, and call it again.
         """
         if not self._is_guest:
             self._offloaded.close()

@@ -18,11 +18,7 @@ void SwapStore::Impl::prepare_write() {
         "the last commit is in doubt, because the directory could not be synced, and "
         "writing now could damage it: commit again first");
   }
-  if (on_disk_ == OnDisk::prepared) {
-    throw StorageError(directory_, "step " + std::to_string(prepared_->step) +
-                                       " is written, and it is not known whether all ranks "
-                                       "committed it: end this run and resume");
-  }
+  check_nothing_prepared();
   make_durable();
   if (durability_ != Durability::none || on_disk_ == OnDisk::absent) return;
   on_disk_ = OnDisk::outdated;
@@ -96,15 +92,18 @@ void SwapStore::Impl::mark_committed(std::int64_t step, std::string metadata) {
 }
 
 void SwapStore::Impl::check_nothing_prepared() const {
-  MutexLock lock(mutex_);
-  SLUICE_CHECK(on_disk_ != OnDisk::prepared,
-               directory_ + ": step " + std::to_string(prepared_->step) +
-                   " is prepared: finish or abandon that commit first");
+  if (on_disk_ != OnDisk::prepared) return;
+  throw StorageError(directory_, "step " + std::to_string(prepared_->step) +
+                                     " is written, and it is not known whether all ranks "
+                                     "committed it: end this run and resume");
 }
 
 void SwapStore::Impl::commit(std::int64_t step, const std::string& metadata) {
   check_writable("commit");
-  check_nothing_prepared();
+  {
+    MutexLock lock(mutex_);
+    check_nothing_prepared();
+  }
   for (const ShardSlots& slots : shards_) slots.check_committable();
   std::string kept_metadata =
       metadata;  // copied first: nothing may throw once the manifest is replaced
@@ -119,7 +118,10 @@ void SwapStore::Impl::commit(std::int64_t step, const std::string& metadata) {
 
 std::uint64_t SwapStore::Impl::prepare_commit(std::int64_t step, const std::string& metadata) {
   check_writable("prepare_commit");
-  check_nothing_prepared();
+  {
+    MutexLock lock(mutex_);
+    check_nothing_prepared();
+  }
   for (const ShardSlots& slots : shards_) slots.check_committable();
   // Without a second slot, the step that is committed in memory is the one that lies there.
   SLUICE_CHECK(durability_ != Durability::none || (is_closable() && step == step_),
@@ -135,7 +137,12 @@ std::uint64_t SwapStore::Impl::prepare_commit(std::int64_t step, const std::stri
                "make space and resume: what was committed before is whole");
   prepared.before = std::exchange(on_disk_, OnDisk::prepared);
   prepared_ = std::move(prepared);
-  if (durable) sync_directory(directory_);
+  try {
+    if (durable) sync_directory(directory_);
+  } catch (...) {
+    drop_prepared();  // nobody has its digest yet
+    throw;
+  }
   return digest_of(text);
 }
 
@@ -157,7 +164,10 @@ void SwapStore::Impl::finish_commit() {
 
 void SwapStore::Impl::abandon_commit() noexcept {
   MutexLock lock(mutex_);
-  if (on_disk_ != OnDisk::prepared) return;
+  if (on_disk_ == OnDisk::prepared) drop_prepared();
+}
+
+void SwapStore::Impl::drop_prepared() noexcept {
   remove_file_quietly(prepared_path(directory_));
   on_disk_ = prepared_->before;
   prepared_.reset();

@@ -96,7 +96,8 @@ class SwapStore::Impl {
   // Brings the manifest into a state in which the slots that are not committed may be changed.
   void prepare_write();
   void make_durable() SLUICE_REQUIRES(mutex_);
-  void check_nothing_prepared() const;
+  void check_nothing_prepared() const SLUICE_REQUIRES(mutex_);
+  void drop_prepared() noexcept SLUICE_REQUIRES(mutex_);  // what prepare_commit() left
   // False when nothing was ever committed. Throws InvalidArgument when something was written since.
   bool is_closable() const;
   void mark_committed(std::int64_t step, std::string metadata);

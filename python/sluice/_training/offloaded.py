@@ -335,17 +335,17 @@ class OffloadedModel:
 
         The parameters have their values again, as masters where they train, on the device and in the data type that they came
         with; so another engine may follow. They stay empty where :meth:`stays_empty` says why, and where they cannot be read:
-        that is logged. Raises ValueError inside GatheredParameters.
+        that is logged. Raises ValueError inside GatheredParameters, and as :func:`open_loops.finish_alone`: then nothing has ended.
         """
         if not open_loops.is_open(self._loop):
             return
-        shown = next((+self.shown).elements(), None)
-        if shown is not None:
+        if (shown := next((+self.shown).elements(), None)) is not None:
             raise ValueError(
                 f"the engine would end inside GatheredParameters, which shows {shown}: leave its context first, which keeps the changes "
                 "that were made in it"
             )
         values = self._values_to_leave()
+        open_loops.finish_alone(self._loop)
         self._release()
         try:
             open_loops.end(self._loop)

@@ -13,6 +13,7 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
+from .._errors import StorageError
 from ..config import Config, Source, content_of
 from . import ranks
 from .engine_module import engine_module
@@ -145,15 +146,46 @@ def is_open(loop: Any) -> bool:
     return loop in _open
 
 
+def finish_alone(loop: Any) -> None:
+    """Commits the last step of a loop of one rank. Raises OSError and StorageError, after which it may be called again.
+
+    Where there is no whole step to commit, :func:`end` raises the error. It commits for several ranks, whose others may have
+    ended.
+    """
+    if _open[loop]:
+        return
+    try:
+        _finish(loop)
+    except (OSError, StorageError):
+        if _is_whole(loop):
+            raise
+    except Exception as error:
+        log.debug("the end of training will fail: %s", error)
+
+
+def _is_whole(loop: Any) -> bool:
+    """Whether the weights can be read, which they cannot after a load or an update that failed on the way."""
+    try:
+        loop.parameter(next(name for names, _ in loop.groups for name in names))
+    except Exception as error:
+        log.debug("the loop has no whole step: %s", error)
+        return False
+    return True
+
+
+def _finish(loop: Any) -> None:
+    ranks.set_doing("the end of its training")
+    with ranks.inside():
+        loop.finish()
+
+
 def end(loop: Any, finishes: bool = True) -> None:
     """Gives memory and files back. ``finishes``: after it has committed the last step."""
     has_begun = loop in _open
     _open.pop(loop, None)
     try:
         if finishes:
-            ranks.set_doing("the end of its training")
-            with ranks.inside():
-                loop.finish()
+            _finish(loop)
     finally:
         loop.close()
         ranks.close(_groups.pop(loop, (None, None)))

@@ -147,6 +147,30 @@ TEST(RankCommit, NothingIsWrittenWhileTheOutcomeIsUnknown) {
   EXPECT_EQ(difference_from(dir.path(), 2), "");
 }
 
+// As where rank 0 replaced ranks.json and the sync of its directory failed: the caller may catch
+// the error and commit again, or end in an orderly way.
+TEST(RankCommit, ACommitAgainKeepsTheStepThatMayBeCommitted) {
+  TempDir dir;
+  commit_steps(dir.path(), 2, 2);
+  const auto errors = on_ranks(dir.path(), 2, [](Rank& rank) {
+    rank.resume();
+    rank.write(3);
+    const std::uint64_t digest = rank.store->prepare_commit(3, to_json(state_at(3, 2)));
+    offload::RankManifest manifest{.step = 3, .digests = {}};
+    for (const std::string& each : gather_texts(*rank.communicator, std::to_string(digest)))
+      manifest.digests.push_back(std::stoull(each));
+    if (rank.rank == 0)
+      offload::replace_rank_manifest(rank.directory, manifest, Durability::process);
+    for (const std::int64_t step : {3, 4}) {
+      const std::exception_ptr error = error_of([&] { rank.commit(step); });
+      EXPECT_THAT(failure_text(error), HasSubstr("end this run and resume"));
+      EXPECT_THROW(rank.write(4), StorageError);
+    }
+  });
+  EXPECT_EQ(errors, kNoErrors2);
+  EXPECT_EQ(difference_from(dir.path(), 3), "");
+}
+
 TEST(RankCommit, ARankThatCannotWriteKeepsAllAtTheStepBefore) {
   TempDir dir;
   commit_steps(dir.path(), 2, 2);

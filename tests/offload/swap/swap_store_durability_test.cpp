@@ -144,6 +144,36 @@ TEST_F(SwapStoreDurability, ACommitInDoubtForbidsWritesUntilOneSucceeds) {
   EXPECT_TRUE(verify(*store).empty());
 }
 
+TEST_F(SwapStoreDurability, NothingIsPreparedAfterAFirstPhaseThatFailed) {
+  const auto store = create(Durability::power);
+  update_all(*store, 1);
+  store->commit(1, "{}");
+  for (std::size_t failing = 2; failing < 5; ++failing) {  // before, a sync of data fails for good
+    SCOPED_TRACE(failing);
+    update_all(*store, 2);
+    start_noting(failing);
+    EXPECT_THROW(store->prepare_commit(2, "{}"), IoError);
+    EXPECT_EQ(calls.made.size(), failing + 1);
+    calls = Calls{};
+    EXPECT_FALSE(std::filesystem::exists(dir_.file("manifest.prepared.json")));
+  }
+  update_all(*store, 2);
+  store->prepare_commit(2, "{}");
+  store->finish_commit();
+  EXPECT_EQ(difference_from(*store, 2), "");
+}
+
+TEST_F(SwapStoreDurability, APreparedCommitIsNotTakenBackByALaterOne) {
+  const auto store = create(Durability::power);
+  update_all(*store, 1);
+  const std::uint64_t digest = store->prepare_commit(1, "{}");
+  const auto refused = HasSubstr("end this run and resume");
+  EXPECT_THAT(message_of<StorageError>([&] { store->prepare_commit(2, "{}"); }), refused);
+  EXPECT_THAT(message_of<StorageError>([&] { store->commit(2, "{}"); }), refused);
+  EXPECT_THAT(message_of<StorageError>([&] { update_all(*store, 2); }), refused);
+  EXPECT_EQ(SwapStore::read_committed(dir_.path(), digest).step, 1);
+}
+
 TEST_F(SwapStoreDurability, NoneUsesOneFileAndCommitsOnClosing) {
   {
     const auto store = create(Durability::none);

@@ -264,6 +264,9 @@ TEST_F(OwnLoopErrors, ANonFiniteUpdateEndsTrainingUntilACheckpointReplacesIt) {
   const TempDir checkpoints;
   Engine engine(config_of({.accumulation = 1, .epsilon = 0}));
   const Unit unit = engine.add_unit("linear", torch::nn::Linear(4, 4));
+  torch::nn::Linear frozen(4, 4);  // it has no update of its own
+  for (Tensor& parameter : frozen->parameters()) parameter.requires_grad_(false);
+  const Unit other = engine.add_unit("other", frozen);
   engine.initialize();
   engine.save_checkpoint(checkpoints.path());
   const std::string before = bytes_of(engine.parameter("linear.weight"));
@@ -278,9 +281,16 @@ TEST_F(OwnLoopErrors, ANonFiniteUpdateEndsTrainingUntilACheckpointReplacesIt) {
   EXPECT_THAT(error_of([&] { engine.finish(); }), failure);
   EXPECT_THAT(error_of([&] { engine.finish(); }), failure) << "no later call saves it";
   EXPECT_THAT(error_of([&] { engine.save_checkpoint(checkpoints.path()); }), failure);
+  const Tensor x = torch::ones({2, 4}, torch::kBFloat16);
+  for (int time = 0; time < 2; ++time) {
+    EXPECT_THAT(error_of([&] { engine.forward(unit, x); }), failure) << time;
+    EXPECT_THAT(error_of([&] { engine.forward(other, x); }), failure) << time;
+    EXPECT_THAT(error_of([&] { engine.parameter("linear.weight"); }), failure) << time;
+    EXPECT_THAT(error_of([&] { engine.parameter("other.weight"); }), failure) << time;
+  }
   EXPECT_EQ(engine.load_checkpoint(checkpoints.path()), 0);
   EXPECT_TRUE(bytes_of(engine.parameter("linear.weight")) == before);
-  step_of(torch::ones({2, 4}, torch::kBFloat16));
+  step_of(x);
   EXPECT_NO_THROW(engine.finish());
 }
 

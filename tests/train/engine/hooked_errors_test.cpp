@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "sluice/base/error.hpp"
 #include "train/device/hooked_course.hpp"
 
@@ -82,6 +85,36 @@ TEST(HookedErrors, AParameterThatTrainsNeedsItsGradientAtTheEndOfAStep) {
   }
   bias.requires_grad_(true);
   EXPECT_TRUE(loop.end_step().updated);
+}
+
+// The caller may mend the cause and end the step then: it has one update.
+TEST(HookedErrors, FilesOfMonitorsThatCannotBeOpenedLeaveTheStep) {
+  const auto course_of = [](const std::function<void(HookedLoop&)>& before, const std::string& to) {
+    config::TrainConfig config = sluice::test::config_of({});
+    config.monitors.csv = {.enabled = !to.empty(), .output_path = to, .job_name = "run"};
+    HookedLoop loop(config);
+    test::HookedModel hooked(loop, sluice::test::Model(), 2);
+    hooked.take_micro_batch(0, torch::kCPU);
+    hooked.take_micro_batch(1, torch::kCPU);
+    before(loop);
+    Course course;
+    EXPECT_EQ(loop.end_step().step, 1);
+    for (const std::string& name : sluice::test::parameter_names())
+      course.weights.push_back(sluice::test::bytes_of(loop.parameter(name)));
+    loop.finish();
+    return course;
+  };
+  const sluice::test::TempDir folder;
+  const std::string output = folder.file("in_the_way");
+  std::ofstream(output) << "a file";
+  const Course refused = course_of(
+      [&](HookedLoop& loop) {
+        EXPECT_THROW(loop.end_step(), IoError);
+        std::filesystem::remove(output);
+      },
+      output);
+  sluice::test::expect_same(refused, course_of([](HookedLoop&) {}, ""));
+  EXPECT_TRUE(std::filesystem::exists(output + "/run/Train_Samples_lr.csv"));
 }
 
 }  // namespace

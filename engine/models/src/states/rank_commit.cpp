@@ -43,8 +43,9 @@ void throw_first(const std::exception_ptr& own, const std::vector<std::string>& 
       throw decode_failure(failures[rank], static_cast<int>(rank), before);
 }
 
-// Digests of what each rank has prepared. Throws on every rank, with nothing prepared, when one
-// has not prepared.
+// Digests of what each rank has prepared. Throws on every rank when one has not prepared. Then this
+// call leaves nothing prepared; an earlier commit that is prepared stays, since all ranks may have
+// it.
 std::vector<std::uint64_t> prepare_all(offload::SwapStore& store, zero::Communicator& ranks,
                                        const std::string& directory, std::int64_t step,
                                        const std::string& metadata) {
@@ -73,7 +74,7 @@ std::vector<std::uint64_t> prepare_all(offload::SwapStore& store, zero::Communic
     return digests;
   } catch (...) {
     // Every rank has the same texts, so rank 0 names no digest of this step.
-    store.abandon_commit();
+    if (!own) store.abandon_commit();
     throw;
   }
 }

@@ -188,7 +188,8 @@ StateUpdater::Update StateUpdater::begin_update(std::size_t unit, const UpdateSe
 // Begins the work that ends an update.
 StateUpdater::Update StateUpdater::begin_last_of_update(std::size_t unit, TileWork work,
                                                         offload::TileLease gradients) {
-  work.ended = marks_.failing(unit);
+  const auto failed = marks_.failing(unit);
+  work.ended = failed;
   {
     MutexLock lock(mutex_);
     elements_ += placement_->shard_count(unit);
@@ -196,9 +197,11 @@ StateUpdater::Update StateUpdater::begin_last_of_update(std::size_t unit, TileWo
   auto current = std::make_shared<TicketSource>();
   Update update;
   update.weights = current->ticket();
-  work.weights_current = [current, slot = std::make_shared<offload::TileLease>(
-                                       std::move(gradients))](const std::exception_ptr& error) {
+  work.weights_current = [current, failed,
+                          slot = std::make_shared<offload::TileLease>(std::move(gradients))](
+                             const std::exception_ptr& error) {
     *slot = offload::TileLease();
+    failed(error);  // who waits may ask check_updates() next
     current->complete(error);
   };
   update.states = scheduler_->begin(unit, std::move(work));

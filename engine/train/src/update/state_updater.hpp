@@ -69,8 +69,9 @@ class StateUpdater {
   const Ticket& drop_speculative_update(std::size_t unit);
 
   // Throws the error of an update or a writing visit that failed, again and again: the unit's
-  // states are then no state of any step, until begin_restore() replaces them. Call it after the
-  // updates have ended and before a commit. Thread-safe, as has_failed().
+  // states are then no state of any step, until begin_restore() replaces them. Call it before
+  // weights are used, and after the updates have ended, before a commit. Thread-safe, as
+  // has_failed().
   void check_updates() const;
   bool has_failed() const;
 

@@ -80,6 +80,7 @@ void LoopCore::enter(std::size_t unit, Pass pass) {
   units_.check_unbound(unit, torch_dtype_, records_graph);
   const std::vector<std::size_t>& gathers = units_[unit].gathers;
   if (gathers.empty()) return;
+  resources_->updater->check_updates();  // the gathers of other units would not tell
   order_->enter(pass, gathers, gather_stall_);
   units_.bind(unit, resources_->units, torch_dtype_);
 }
@@ -200,6 +201,7 @@ StepResult LoopCore::end_step(const std::vector<GroupValues>& groups) {
   units_.check_trained();
   // Before anything of the step has happened, so the caller can mend its values and go on.
   const UpdateSettings update = update_with(groups);
+  open_lines();
   // A forward since the last backward may have gathered units ahead, which the updates change.
   order_->pause();
   finish_step(false);  // where no backward has come since the last step
@@ -240,15 +242,18 @@ StepResult LoopCore::end_step(const std::vector<GroupValues>& groups) {
 }
 
 // Events of steps after the one that this loop begins with, of an earlier process, no longer count.
-void LoopCore::show_step(const StepResult& result, bool was_told_loss) {
+void LoopCore::open_lines() {
   const config::MonitorsConfig& monitors = config_.monitors;
-  if (config_.rank != 0 || !(monitors.tensorboard.enabled || monitors.csv.enabled)) return;
-  if (!lines_) {
-    config::MonitorsConfig without_times = monitors;
-    without_times.wall_clock_breakdown = false;  // the caller's work is not timed
-    lines_ = std::make_unique<StepLines>(std::string(), without_times, result.step - 1,
-                                         config_.train_batch_size);
-  }
+  if (lines_ || config_.rank != 0) return;
+  if (!monitors.tensorboard.enabled && !monitors.csv.enabled) return;
+  config::MonitorsConfig without_times = monitors;
+  without_times.wall_clock_breakdown = false;  // the caller's work is not timed
+  lines_ = std::make_unique<StepLines>(std::string(), without_times, progress_.step,
+                                       config_.train_batch_size);
+}
+
+void LoopCore::show_step(const StepResult& result, bool was_told_loss) {
+  if (!lines_) return;
   StepRecord record;
   record.step = result.step;
   record.loss = result.loss;

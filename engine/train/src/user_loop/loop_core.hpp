@@ -138,6 +138,7 @@ class LoopCore {
   void finish_step(bool ending);
   bool is_own_checkpoint_dir(const std::string& directory) const;
   void end_step_before_load();
+  void open_lines();
   void show_step(const StepResult& result, bool was_told_loss);
   void commit(bool ending);
 

@@ -53,6 +53,7 @@ const zero::ParamLayout& LoopCore::begin_access(ParamPlace place) {
   const zero::ParamLayout& param = plan_.layouts[place.layout].params[place.param];
   SLUICE_CHECK(!units_.any_bound(),
                "parameter " + param.name + " is read or set inside a unit's forward or backward");
+  resources_->updater->check_updates();  // a gather tells of its own unit's, and only once
   order_->pause();
   gradients_->finish_moves();  // their reductions use the communicator of this thread
   return param;

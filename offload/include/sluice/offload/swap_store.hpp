@@ -150,7 +150,8 @@ class SwapStore {
   // First phase: writes the manifest of `step` beside the committed one, and returns its digest.
   // Both steps stay whole: until the second phase, writes throw StorageError. With
   // Durability::none, `step` is that of the last commit(), and nothing was written since. Blocks.
-  // Throws as commit(); then the step before is committed.
+  // Throws as commit(); then nothing new is prepared. With a commit that is prepared already, this
+  // and commit() throw StorageError and leave it.
   std::uint64_t prepare_commit(std::int64_t step, const std::string& metadata);
   // Second phase, once a RankManifest names the digest: the prepared step is the committed one.
   // Throws IoError; then the store refuses writes, and settle_commit() ends the commit later.

@@ -74,6 +74,30 @@ def test_a_second_destroy_leaves_the_next_engine_alone() -> None:
     assert model.position.requires_grad
 
 
+def test_an_engine_that_cannot_commit_its_last_step_can_end_again(tmp_path: Path) -> None:
+    keys = config("nvme", tmp_path, sluice={"commit_every": 100})
+    model = make()
+    engine = engine_of(model, keys, resume=True)
+    losses = train(engine, range(2))
+    obstacle = tmp_path / "manifest.json.tmp"  # as a drive that is full
+    obstacle.mkdir()
+    for _ in range(2):
+        with pytest.raises(OSError, match="manifest.json.tmp"):
+            engine.destroy()
+    losses += train(engine, range(2, 3))
+    obstacle.rmdir()
+    engine.destroy()
+    with pytest.raises(ValueError, match="the engine was destroyed"):
+        engine.step()
+    engine = engine_of(make(), keys, resume=True)
+    assert engine.global_steps == 3
+    losses += train(engine, range(3, 4))
+    engine.destroy()
+    reference = engine_of(make(), config())
+    assert losses == train(reference, range(4))
+    reference.destroy()
+
+
 def test_what_a_loop_of_ones_own_left_out_trains_again() -> None:
     model = make()
     client = torch.optim.AdamW([value for name, value in model.named_parameters() if name != "position"])

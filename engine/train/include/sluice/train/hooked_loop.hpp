@@ -80,8 +80,9 @@ class __attribute__((visibility("default"))) HookedLoop {
   void preview();
 
   // Gathers a unit's weights and binds its parameters to them. Blocks. Each enter() has a leave();
-  // units may be entered while others are. Throws IoError, OutOfMemory, the error of the unit's
-  // last update, InvalidArgument where a parameter was given other bytes.
+  // units may be entered while others are. Throws IoError, OutOfMemory, InvalidArgument where a
+  // parameter was given other bytes. Throws the error of an update that failed, of any unit, until
+  // a checkpoint is loaded; so do the calls for single parameters.
   void enter(std::size_t unit, Pass pass);
   void leave(std::size_t unit);
   // Whether a tensor aliases gathered weights: what it shows is gone after leave().
@@ -106,8 +107,9 @@ class __attribute__((visibility("default"))) HookedLoop {
   void forget_gradients();
   // Ends the step: norm over all units, skip or clip, and the start of the updates. `groups`: by
   // parameter group of the configuration; empty: its values and schedule. Throws InvalidArgument
-  // where a unit is entered, or a parameter has a gradient from outside its unit's backward; Error
-  // where the step must not be skipped.
+  // where a unit is entered, or a parameter has a gradient from outside its unit's backward;
+  // IoError and StorageError where the files of the monitors cannot be opened, before anything of
+  // the step has happened; Error where the step must not be skipped.
   StepResult end_step(const std::vector<GroupValues>& groups = {});
 
   // As in Engine (engine.hpp).
