@@ -335,7 +335,13 @@ bool ShardedUnit::reduce_done() const {
 
 void ShardedUnit::finish_reduce(double& stall_seconds) {
   if (gradient_state_ != GradientState::reducing) return;
-  context_.stalls.finish(reduce_, stall_seconds, "gradients", layout_.name);
+  if (reduce_error_) std::rethrow_exception(reduce_error_);
+  try {
+    context_.stalls.finish(reduce_, stall_seconds, "gradients", layout_.name);
+  } catch (...) {
+    reduce_error_ = std::current_exception();
+    throw;
+  }
   free_accumulated();
   transition(GradientState::reducing, GradientState::waiting);
 }
@@ -346,6 +352,7 @@ void ShardedUnit::consume_gradients() {
 
 void ShardedUnit::abandon_gradients() {
   reduce_ = Ticket();  // waits, and ignores an error
+  reduce_error_ = nullptr;
   free_accumulated();
   waited_ = Waited::nothing;
   gradient_state_ = GradientState::none;

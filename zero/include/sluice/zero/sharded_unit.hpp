@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -162,7 +163,8 @@ class ShardedUnit {
   using Reduced = std::function<void(offload::DeviceSpan shard)>;
   void begin_reduce_home(Reduced reduced = {});
   // Blocks until the shard is at home, and frees the device buffer. Adds the wait to
-  // `stall_seconds`.
+  // `stall_seconds`. After an error the gradients are lost: every call throws it again, until
+  // abandon_gradients().
   void finish_reduce(double& stall_seconds);
   // Whether finish_reduce() would return without blocking.
   bool reduce_done() const;
@@ -211,6 +213,7 @@ class ShardedUnit {
   bool keeps_buffer_ = false;
   offload::Buffer kept_;  // while nothing accumulates into it
   Ticket reduce_;
+  std::exception_ptr reduce_error_;  // set: the gradients did not reach their home
 };
 
 }  // namespace sluice::zero
