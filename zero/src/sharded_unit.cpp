@@ -257,12 +257,23 @@ void ShardedUnit::restore_accumulated(double& stall_seconds) {
   // Only this rank's shard comes back. In its place the other ranks start from zero, so the next
   // reduction adds the new gradients to the sum so far.
   if (waited_ == Waited::at_home && accumulated_) {
-    Ticket fetch = context_.mover->begin_fetch(gradients_home_, gradient_shard());
-    context_.stalls.finish(fetch, stall_seconds, "gradients", layout_.name);
-    if (context_.sums.divisor != 1 && context_.communicator->world_size() > 1)
-      undo_division(context_.device->host_view(gradient_shard()));
+    try {
+      fetch_accumulated(stall_seconds);
+    } catch (...) {
+      free_accumulated();
+      waited_ = Waited::nothing;
+      gradient_state_ = GradientState::waiting;
+      throw;
+    }
   }
   waited_ = Waited::nothing;
+}
+
+void ShardedUnit::fetch_accumulated(double& stall_seconds) {
+  Ticket fetch = context_.mover->begin_fetch(gradients_home_, gradient_shard());
+  context_.stalls.finish(fetch, stall_seconds, "gradients", layout_.name);
+  if (context_.sums.divisor != 1 && context_.communicator->world_size() > 1)
+    undo_division(context_.device->host_view(gradient_shard()));
 }
 
 // The sum so far will be divided with the gradients that are added to it.

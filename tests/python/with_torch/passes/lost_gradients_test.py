@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import re
 import resource
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from small_models import config, engine_of
 from torch import nn
 
 import sluice
-from sluice.utils import safe_get_full_fp32_param
+from sluice.utils import safe_get_full_fp32_param, safe_get_full_grad
 
 WIDTH = 256
 SGD = {"type": "SGD", "params": {"lr": 0.1}}
@@ -128,4 +129,23 @@ def test_a_step_in_which_loading_failed_begins_anew_or_goes_on(tmp_path: Path) -
         backward(engine, data(number, 8))
         engine.step()
     assert_one_step(engine, layers(8, 2), [data(1, 8), data(2, 8)])
+    engine.destroy()
+
+
+def test_a_gradient_that_cannot_be_read_stays_in_the_step(tmp_path: Path) -> None:
+    engine = on_drive(tmp_path)
+    weight = engine.module[7].weight
+    backward(engine, data(0, WIDTH))
+    engine.step()
+    assert safe_get_full_grad(weight) is not None  # all gradients are on the drive now
+    (file,) = tmp_path.rglob("scratch.*")
+    content = file.read_bytes()
+    os.truncate(file, 0)
+    with pytest.raises(OSError):
+        safe_get_full_grad(weight)
+    with file.open("r+b") as opened:
+        opened.write(content)
+    backward(engine, data(1, WIDTH))
+    engine.step()
+    assert_one_step(engine, layers(WIDTH, 8), [data(0, WIDTH), data(1, WIDTH)])
     engine.destroy()

@@ -148,7 +148,8 @@ class ShardedUnit {
   // must zero before it calls restore_accumulated(). Throws OutOfMemory.
   offload::DeviceSpan begin_accumulate();
   // Brings gradients that wait at home back to the device, so that new ones are added to them.
-  // Blocks, and adds the wait to `stall_seconds`. Does nothing if none wait.
+  // Blocks, and adds the wait to `stall_seconds`. Does nothing if none wait. After an error they
+  // wait at home as before.
   void restore_accumulated(double& stall_seconds);
   // The full flat gradient on the device; valid until finish_reduce().
   offload::DeviceSpan gradients() const;
@@ -181,6 +182,7 @@ class ShardedUnit {
   Ticket begin_all_gather(const Gather& gather);
   void add_gather(const Gather& gather, std::chrono::steady_clock::time_point begin) const;
   void reduce_scatter(offload::DeviceSpan full, const offload::ComputePoint& made);
+  void fetch_accumulated(double& stall_seconds);
   void undo_division(std::span<std::byte> sum) const;
   void check_home(const offload::TieredBytes& home, DType dtype) const;
   bool is_used_in_place() const;
