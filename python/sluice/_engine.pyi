@@ -131,6 +131,9 @@ class Loop:
     @property
     def weights_version(self) -> int: ...
     @property
+    def drops(self) -> int:
+        """Grows when the gradients of the step so far are dropped."""
+    @property
     def loss_scale(self) -> float: ...
     @property
     def gradient_divisor(self) -> float: ...

@@ -202,7 +202,10 @@ class SluiceEngine(EngineCheckpoints):
         except BaseException:
             if self._last is before:  # the step has not ended, so its caller may mend the cause and step again
                 self.micro_steps -= 1
-                self.loop.in_step = max(self.loop.in_step - 1, 0)  # 0 where the gradients were dropped
+                if self.loop.in_step:
+                    self.loop.in_step -= 1
+                else:  # the gradients were dropped
+                    self._had_backward = False
             raise
 
     def _end_step(self, lr_kwargs: Mapping[str, Any] | None) -> None:

@@ -353,10 +353,13 @@ TEST(ShardedUnit, AReduceWorkerSumsChecksAndStoresWithoutTheCaller) {
     EXPECT_FALSE(on_caller);
     EXPECT_EQ(seen, 3.0F);
     EXPECT_EQ(floats(rank, unit->gradients_home())[0], 3.0F);
-    // An error of the check is that of the end, and the unit can be given up.
+    // An error of the check is that of every end, until the unit is given up.
     set_zero(rank, unit->begin_accumulate());
     unit->begin_reduce_home([](offload::DeviceSpan) { throw Error("not this one"); });
-    EXPECT_THROW(unit->finish_reduce(stall), Error);
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_THROW(unit->finish_reduce(stall), Error);
+      EXPECT_EQ(unit->gradient_state(), GradientState::reducing);
+    }
     unit->abandon_gradients();
     EXPECT_EQ(unit->gradient_state(), GradientState::none);
   });

@@ -257,12 +257,23 @@ void ShardedUnit::restore_accumulated(double& stall_seconds) {
   // Only this rank's shard comes back. In its place the other ranks start from zero, so the next
   // reduction adds the new gradients to the sum so far.
   if (waited_ == Waited::at_home && accumulated_) {
-    Ticket fetch = context_.mover->begin_fetch(gradients_home_, gradient_shard());
-    context_.stalls.finish(fetch, stall_seconds, "gradients", layout_.name);
-    if (context_.sums.divisor != 1 && context_.communicator->world_size() > 1)
-      undo_division(context_.device->host_view(gradient_shard()));
+    try {
+      fetch_accumulated(stall_seconds);
+    } catch (...) {
+      free_accumulated();
+      waited_ = Waited::nothing;
+      gradient_state_ = GradientState::waiting;
+      throw;
+    }
   }
   waited_ = Waited::nothing;
+}
+
+void ShardedUnit::fetch_accumulated(double& stall_seconds) {
+  Ticket fetch = context_.mover->begin_fetch(gradients_home_, gradient_shard());
+  context_.stalls.finish(fetch, stall_seconds, "gradients", layout_.name);
+  if (context_.sums.divisor != 1 && context_.communicator->world_size() > 1)
+    undo_division(context_.device->host_view(gradient_shard()));
 }
 
 // The sum so far will be divided with the gradients that are added to it.
@@ -335,7 +346,13 @@ bool ShardedUnit::reduce_done() const {
 
 void ShardedUnit::finish_reduce(double& stall_seconds) {
   if (gradient_state_ != GradientState::reducing) return;
-  context_.stalls.finish(reduce_, stall_seconds, "gradients", layout_.name);
+  if (reduce_error_) std::rethrow_exception(reduce_error_);
+  try {
+    context_.stalls.finish(reduce_, stall_seconds, "gradients", layout_.name);
+  } catch (...) {
+    reduce_error_ = std::current_exception();
+    throw;
+  }
   free_accumulated();
   transition(GradientState::reducing, GradientState::waiting);
 }
@@ -346,6 +363,7 @@ void ShardedUnit::consume_gradients() {
 
 void ShardedUnit::abandon_gradients() {
   reduce_ = Ticket();  // waits, and ignores an error
+  reduce_error_ = nullptr;
   free_accumulated();
   waited_ = Waited::nothing;
   gradient_state_ = GradientState::none;

@@ -134,11 +134,19 @@ class WatchedLoop(Loop):
         if name in _BETWEEN_PASSES and (recover := self._recover()) is not None:
             recover()
         self._note(name)
-        with ranks.inside():
-            result = call(*arguments)
-        if name == "load_checkpoint":  # which drops the gradients of the step in progress
-            self.has_loss = self.has_unscaled_gradients = False
-        return result
+        with self._following_drops(), ranks.inside():
+            return call(*arguments)
+
+    @contextlib.contextmanager
+    def _following_drops(self) -> Iterator[None]:
+        """For a call of the extension that may drop the gradients of the step so far."""
+        before = self._loop.drops
+        try:
+            yield
+        finally:
+            if self._loop.drops != before:
+                self.in_step = 0
+                self._note_dropped()
 
     def __reduce__(self) -> Any:
         refuse_copies()
@@ -237,8 +245,11 @@ class WatchedLoop(Loop):
             self._forget()
 
     def _forget(self) -> None:
-        self.has_new_gradients = self.has_loss = self.has_unscaled_gradients = False
         self._loop.forget_gradients()
+        self._note_dropped()
+
+    def _note_dropped(self) -> None:
+        self.has_new_gradients = self.has_loss = self.has_unscaled_gradients = False
         self._guards.all_left()
         if self._frozen is not None:
             self._frozen.all_left()
@@ -253,7 +264,7 @@ class WatchedLoop(Loop):
         self._note("its end")
         if self._group is not None:
             self._group.step_values = groups
-        with ranks.inside(), self._range("end_step"):
+        with self._following_drops(), ranks.inside(), self._range("end_step"):
             result = self._loop.end_step(groups)
         self.has_new_gradients = self.has_loss = False
         if self._bar is not None:

@@ -169,6 +169,7 @@ void bind_values(py::class_<Loop>& loop) {
   value("step", [](const Loop& self) { return self->steps(); });
   value("updates", [](const Loop& self) { return self->updates(); });
   value("weights_version", [](const Loop& self) { return self->weights_version(); });
+  value("drops", [](const Loop& self) { return self->drops(); });
   value("loss_scale", [](const Loop& self) { return self->loss_scale(); });
   value("gradient_divisor", [](const Loop& self) { return self->gradient_divisor(); });
   value("choices", [](const Loop& self) { return self->choices(); });

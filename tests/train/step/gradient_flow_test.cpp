@@ -13,6 +13,7 @@
 #include "sluice/base/error.hpp"
 #include "sluice/plan/make_plan.hpp"
 #include "small_run.hpp"
+#include "step/step_end.hpp"
 
 namespace sluice::train {
 namespace {
@@ -140,6 +141,22 @@ TEST_F(GradientFlowTest, ALaterOneStopsTheRunAndNamesTheParameter) {
     EXPECT_THAT(error.what(), HasSubstr("transformer.h.1.ln_2.weight is not finite"));
     EXPECT_THAT(error.what(), HasSubstr("set gradient_clipping"));
   }
+}
+
+TEST_F(GradientFlowTest, AStepThatLacksGradientsLeavesTheLossScale) {
+  config::TrainConfig config = plan_.config;
+  config.fp16.enabled = true;
+  config.fp16.loss_scale_window = 1;
+  Progress progress;
+  progress.loss_scaler = LossScaler(config.fp16);
+  const double before = progress.loss_scaler.scale();
+  flow_.begin_step();
+  send(last());
+  flow_.finish_moves();
+  EXPECT_THROW(end_step(config, BackwardResult{.gradient_norm = 1}, kUpdate, flow_, progress),
+               InvalidArgument);
+  EXPECT_EQ(progress.loss_scaler.scale(), before);
+  EXPECT_EQ(progress.step, 0);
 }
 
 }  // namespace

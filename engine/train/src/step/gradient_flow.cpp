@@ -194,9 +194,11 @@ void GradientFlow::lend_home(std::size_t unit) {
 }
 
 void GradientFlow::finish_front() {
+  // A move that has failed stays the first one: its unit throws the error every time.
+  for (const std::size_t unit : moves_.front().units)
+    resources_.units[unit]->finish_reduce(stall_seconds_);
   const auto [units, counted] = std::move(moves_.front());
   moves_.pop_front();
-  for (const std::size_t unit : units) resources_.units[unit]->finish_reduce(stall_seconds_);
   for (std::size_t i = 0; i < counted; ++i) finish_check(units[i]);
   if (immediate_) {
     begin_update(units.front(), *immediate_);

@@ -131,6 +131,10 @@ void HookedLoop::forget_gradients() {
   core_->forget_gradients();
 }
 
+std::int64_t HookedLoop::drops() const {
+  return core_->drops();
+}
+
 StepResult HookedLoop::end_step(const std::vector<GroupValues>& groups) {
   core_->check_whole();
   return core_->end_step(groups);

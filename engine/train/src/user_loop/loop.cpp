@@ -265,10 +265,9 @@ void Loop::backward(const Tensor& loss) {
   try {
     run_backward(loss);
   } catch (...) {
-    forget_gradients();
+    core_.forget_gradients();
     throw;
   }
-  ++backwards_;
 }
 
 void Loop::run_backward(const Tensor& loss) {
@@ -295,30 +294,22 @@ void Loop::run_backward(const Tensor& loss) {
   SLUICE_CHECK(units_ran_ > 0, "the loss depends on no unit that trains");
 }
 
-void Loop::forget_gradients() {
-  core_.forget_gradients();
-  micro_batch_ = 0;
-  backwards_ = 0;
-}
-
 StepResult Loop::step() {
   check_usable();
-  SLUICE_CHECK(backwards_ > 0, "step() without a backward() since the last one");
+  SLUICE_CHECK(core_.has_backward(), "step() without a backward() since the last one");
   core_.end_micro_batch();
   activations_->end_micro_batch(core_.device_memory().usage().peak_live_bytes);
-  backwards_ = 0;
-  if (++micro_batch_ < core_.config().gradient_accumulation_steps) {
+  if (core_.micro_batches() < core_.config().gradient_accumulation_steps) {
     StepResult result = core_.last_step();
     result.step = core_.progress().step;
     result.updated = false;
     result.not_finite.clear();
     return result;
   }
-  micro_batch_ = 0;
   try {
     return core_.end_step();
   } catch (...) {
-    forget_gradients();  // else the next step would add to them
+    core_.forget_gradients();  // else the next step would add to them
     throw;
   }
 }
@@ -348,10 +339,7 @@ void Loop::save_checkpoint(const std::string& directory) {
 
 std::int64_t Loop::load_checkpoint(const std::string& directory) {
   check_ready();
-  const RunSource source = core_.read_checkpoint(directory);
-  micro_batch_ = 0;
-  backwards_ = 0;
-  return core_.load_checkpoint(source);
+  return core_.load_checkpoint(core_.read_checkpoint(directory));
 }
 
 EngineCounters Loop::counters() const {

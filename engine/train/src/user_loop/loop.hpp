@@ -63,7 +63,6 @@ class Loop final : public UnitBackward, public std::enable_shared_from_this<Loop
   void check_call(const UnitCall& call) const;
   UnitGraph graph_of(UnitCall& call);
   void run_backward(const torch::Tensor& loss);
-  void forget_gradients();
 
   enum class Doing { nothing, unit, backward, unit_in_backward };
 
@@ -74,8 +73,6 @@ class Loop final : public UnitBackward, public std::enable_shared_from_this<Loop
   std::int64_t units_ran_ = 0;                              // in this backward
   std::vector<std::weak_ptr<torch::autograd::Node>> used_;  // losses that had their backward
   std::uint64_t recomputed_calls_ = 0;
-  std::int64_t micro_batch_ = 0;  // of the step in progress
-  std::int64_t backwards_ = 0;    // since the last step()
 };
 
 }  // namespace sluice::train

@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/log.hpp"
 #include "sluice/config/lr_schedule.hpp"
 #include "step/step_end.hpp"
 
@@ -103,6 +104,7 @@ void LoopCore::keep_aliases(std::size_t unit) {
 
 void LoopCore::begin_backward() {
   finish_step(false);
+  has_backward_ = true;
   resources_->updater->expect_updates();
 }
 
@@ -157,6 +159,7 @@ void LoopCore::add_loss(const Tensor& loss) {
 
 void LoopCore::end_micro_batch() {
   order_->end_micro_batch();
+  has_backward_ = false;
   ++micro_batches_;
   std::swap(expected_backwards_, backwards_);
   std::fill(backwards_.begin(), backwards_.end(), 0);
@@ -169,8 +172,21 @@ void LoopCore::forget_gradients() {
   order_->restart();
   accumulating_.assign(plan_.layouts.size(), 0);
   std::fill(backwards_.begin(), backwards_.end(), 0);
+  has_backward_ = false;
   micro_batches_ = 0;
   loss_sum_ = Tensor();
+  ++drops_;
+}
+
+void LoopCore::drop_lost_gradients() {
+  log(LogLevel::warn,
+      "gradients were lost on their way to memory or to the drive: those of this step so far are "
+      "dropped, and the next backward begins the step anew");
+  forget_gradients();
+}
+
+void LoopCore::finish_moves() {
+  drop_on_error([this] { gradients_->finish_moves(); });
 }
 
 double LoopCore::loss_factor() const {
@@ -205,12 +221,14 @@ StepResult LoopCore::end_step(const std::vector<GroupValues>& groups) {
   // A forward since the last backward may have gathered units ahead, which the updates change.
   order_->pause();
   finish_step(false);  // where no backward has come since the last step
-  send_sums();
-  expected_micro_batches_ = std::exchange(micro_batches_, 0);
+  drop_on_error([this] {
+    send_sums();
+    expected_micro_batches_ = std::exchange(micro_batches_, 0);
+    send_zero_gradients();
+    gradients_->finish_moves();
+  });
   // Ranks disagree where one of them has dropped its gradients so far.
   const std::string counted = ", micro-batches: " + std::to_string(expected_micro_batches_);
-  send_zero_gradients();
-  gradients_->finish_moves();
   const double loss_scale = progress_.loss_scaler.scale();
   // Read after all work was issued: a GPU would be idle if the host waited for it before backward.
   const Tensor loss_sum = std::exchange(loss_sum_, {});
@@ -231,7 +249,10 @@ StepResult LoopCore::end_step(const std::vector<GroupValues>& groups) {
           : std::visit([](const auto& of) { return of.learning_rate; }, update.groups.front());
   result.not_finite = backward.non_finite;
   const StepEnd end = train::end_step(config_, backward, update, *gradients_, progress_);
-  if (!end.why_stop.empty()) throw Error(end.why_stop);
+  if (!end.why_stop.empty()) {
+    forget_gradients();
+    throw Error(end.why_stop);
+  }
   result.step = progress_.step;
   result.updated = end.updated;
   if (end.updated) ++weights_version_;

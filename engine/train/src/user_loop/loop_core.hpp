@@ -92,6 +92,12 @@ class LoopCore {
   void end_micro_batch();
   void forget_gradients();
   StepResult end_step(const std::vector<GroupValues>& groups = {});
+  // Whether a backward has begun that end_micro_batch() has not counted.
+  bool has_backward() const { return has_backward_; }
+  // Micro-batches whose gradients the step in progress has.
+  std::int64_t micro_batches() const { return micro_batches_; }
+  // Grows when the gradients of the step so far are dropped: HookedLoop has the contract.
+  std::int64_t drops() const { return drops_; }
 
   // The factor that backward multiplies a loss by: the loss scale / micro-batches of a step.
   double loss_factor() const;
@@ -131,6 +137,19 @@ class LoopCore {
   bool stays_on_device(std::size_t layout) const;
   void send_sums();
   void send_zero_gradients();
+  // `work` moves gradients: where it throws, some are lost, so those of the step so far are
+  // dropped.
+  template <typename Work>
+  auto drop_on_error(const Work& work) {
+    try {
+      return work();
+    } catch (...) {
+      drop_lost_gradients();
+      throw;
+    }
+  }
+  void drop_lost_gradients();
+  void finish_moves();
   const zero::ParamLayout& begin_access(ParamPlace place);
   torch::Tensor copy_of(const zero::ParamLayout& param, const zero::ShardedUnit& gathered) const;
   const zero::ParamLayout& begin_state_access(ParamPlace place);
@@ -162,8 +181,10 @@ class LoopCore {
   std::vector<int> accumulating_;            // by layout: units between begin_ and send_gradients()
   std::vector<int> backwards_;               // by layout: that this micro-batch has had
   std::vector<int> expected_backwards_;      // of this one: as many as the one before had
+  bool has_backward_ = false;                // since the last end_micro_batch()
   std::int64_t micro_batches_ = 0;           // that this step has had
   std::int64_t expected_micro_batches_ = 1;  // of this step: as many as the step before had
+  std::int64_t drops_ = 0;                   // of gradients
   torch::Tensor loss_sum_;                   // of the step; one fp64 element on the device
   Progress progress_;
   std::int64_t saved_step_ = 0;   // begun with, loaded, or saved as a checkpoint anywhere

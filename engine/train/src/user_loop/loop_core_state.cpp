@@ -218,7 +218,7 @@ void LoopCore::finish_step(bool ending) {
 
 // Steps of a user's loop wait for a checkpoint that is due: the caller may look for it.
 void LoopCore::commit(bool ending) {
-  gradients_->finish_moves();  // of a step that has not ended: as in save_checkpoint()
+  finish_moves();  // of a step that has not ended: as in save_checkpoint()
   commit_step(*resources_, *checkpoints_, progress_, {}, ending);
   finish_checkpoint(*resources_, *checkpoints_, progress_);
 }
@@ -249,7 +249,7 @@ void LoopCore::save_checkpoint(const std::string& directory) {
   check_whole();
   order_->pause();
   finish_step(false);
-  gradients_->finish_moves();  // their reductions use the communicator of this thread
+  finish_moves();  // their reductions use the communicator of this thread
   offload::HeldDirectories held_now;
   models::do_on_first(*resources_->communicator, directory, [&] {
     if (!held_.holds(directory)) hold_checkpoint_directory(directory, held_now);
@@ -288,7 +288,7 @@ void LoopCore::end_step_before_load() {
 
 RunSource LoopCore::read_checkpoint(const std::string& directory) {
   SLUICE_CHECK(resources_ != nullptr, "call initialize() first");
-  gradients_->finish_moves();  // their reductions use the communicator of this thread
+  finish_moves();  // their reductions use the communicator of this thread
   RunSource source = read_source(directory, *resources_->communicator);
   check_source(source, plan_, source.state->seed);
   return source;

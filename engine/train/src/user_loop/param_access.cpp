@@ -55,7 +55,7 @@ const zero::ParamLayout& LoopCore::begin_access(ParamPlace place) {
                "parameter " + param.name + " is read or set inside a unit's forward or backward");
   resources_->updater->check_updates();  // a gather tells of its own unit's, and only once
   order_->pause();
-  gradients_->finish_moves();  // their reductions use the communicator of this thread
+  finish_moves();  // their reductions use the communicator of this thread
   return param;
 }
 
@@ -188,7 +188,6 @@ void LoopCore::show_gradient(const std::string& name, const std::function<void(T
   const ParamPlace place = units_.find(name);
   const zero::ParamLayout& param = begin_access(place);
   check_stream();
-  gradients_->finish_moves();
   const zero::ShardedUnit& unit = *resources_->units[place.layout];
   const bool stays = unit.gradient_state() == zero::GradientState::accumulating;
   if (!stays && unit.gradient_state() != zero::GradientState::waiting) return;
@@ -203,8 +202,10 @@ void LoopCore::show_gradient(const std::string& name, const std::function<void(T
     const auto end = static_cast<std::int64_t>(own.begin + own.count);
     flat.narrow(0, 0, static_cast<std::int64_t>(own.begin)).zero_();
     flat.narrow(0, end, flat.numel() - end).zero_();
-    gradients_->send({place.layout}, 1);
-    gradients_->finish_moves();
+    drop_on_error([&] {
+      gradients_->send({place.layout}, 1);
+      gradients_->finish_moves();
+    });
   };
   try {
     show(models::view_of(param, flat));

@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -147,7 +148,8 @@ class ShardedUnit {
   // must zero before it calls restore_accumulated(). Throws OutOfMemory.
   offload::DeviceSpan begin_accumulate();
   // Brings gradients that wait at home back to the device, so that new ones are added to them.
-  // Blocks, and adds the wait to `stall_seconds`. Does nothing if none wait.
+  // Blocks, and adds the wait to `stall_seconds`. Does nothing if none wait. After an error they
+  // wait at home as before.
   void restore_accumulated(double& stall_seconds);
   // The full flat gradient on the device; valid until finish_reduce().
   offload::DeviceSpan gradients() const;
@@ -162,7 +164,8 @@ class ShardedUnit {
   using Reduced = std::function<void(offload::DeviceSpan shard)>;
   void begin_reduce_home(Reduced reduced = {});
   // Blocks until the shard is at home, and frees the device buffer. Adds the wait to
-  // `stall_seconds`.
+  // `stall_seconds`. After an error the gradients are lost: every call throws it again, until
+  // abandon_gradients().
   void finish_reduce(double& stall_seconds);
   // Whether finish_reduce() would return without blocking.
   bool reduce_done() const;
@@ -179,6 +182,7 @@ class ShardedUnit {
   Ticket begin_all_gather(const Gather& gather);
   void add_gather(const Gather& gather, std::chrono::steady_clock::time_point begin) const;
   void reduce_scatter(offload::DeviceSpan full, const offload::ComputePoint& made);
+  void fetch_accumulated(double& stall_seconds);
   void undo_division(std::span<std::byte> sum) const;
   void check_home(const offload::TieredBytes& home, DType dtype) const;
   bool is_used_in_place() const;
@@ -211,6 +215,7 @@ class ShardedUnit {
   bool keeps_buffer_ = false;
   offload::Buffer kept_;  // while nothing accumulates into it
   Ticket reduce_;
+  std::exception_ptr reduce_error_;  // set: the gradients did not reach their home
 };
 
 }  // namespace sluice::zero

@@ -232,7 +232,9 @@ class __attribute__((visibility("default"))) Engine {
   // next forward. A non-finite loss or gradient skips the step and lowers a dynamic loss scale.
   // With "sluice": {"non_finite": "stop"}, or when that scale is at its minimum, such a step throws
   // Error instead; the weights are unchanged. Throws InvalidArgument without a backward() since the
-  // last call. After an error of the last one of a step, its gradients are dropped as above.
+  // last call. After an error of the last one of a step, its gradients are dropped as above. So
+  // they are where some do not reach their home, by the call that waits for them and throws: any
+  // one of this class.
   StepResult step();
 
   // Waits for updates and commits the last step as the configuration says. Training may continue.

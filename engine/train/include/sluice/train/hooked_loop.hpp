@@ -105,6 +105,11 @@ class __attribute__((visibility("default"))) HookedLoop {
   void end_micro_batch();
   // Drops the gradients of the step so far and leaves every unit: the step starts over.
   void forget_gradients();
+  // Grows when the gradients of the step so far are dropped: by forget_gradients(), by
+  // load_checkpoint(), and where end_step() must not skip a step that is not finite. So it does in
+  // any call that throws because gradients were lost on their way to memory or to the drive, with a
+  // warning in the log. The step starts over then; a call that throws otherwise changes nothing.
+  std::int64_t drops() const;
   // Ends the step: norm over all units, skip or clip, and the start of the updates. `groups`: by
   // parameter group of the configuration; empty: its values and schedule. Throws InvalidArgument
   // where a unit is entered, or a parameter has a gradient from outside its unit's backward;
