@@ -27,10 +27,9 @@ TEST(GradientsOnDrive, StayThereWhereTheyCannotBeReadBack) {
       nvme::SwapFile(dir.file("homes"), nvme::OpenMode::create, nvme::DirectIo::automatic)};
   file.allocate(size_bytes);
   offload::test::Fault fault;
-  nvme::IoEngine io(
-      std::make_unique<offload::test::FaultyBackend>(
-          nvme::make_backend(nvme::BackendKind::automatic, 32, 2).backend, fault),
-      nvme::IoEngineOptions{.block_bytes = 4096, .depth = 8});
+  nvme::IoEngine io(std::make_unique<offload::test::FaultyBackend>(
+                        nvme::make_backend(nvme::BackendKind::automatic, 32, 2).backend, fault),
+                    nvme::IoEngineOptions{.block_bytes = 4096, .depth = 8});
   Rank rank = test::single();
   offload::MemoryPool staging(Tier::host, offload::kUnlimited, offload::make_host_source());
   offload::Mover mover(*rank.device, &io, &staging, {.tile_bytes = 8192, .tiles = 3});
