@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from interrupted_saves_test import Marked, file_in, loaded, step_of
 from small_models import engine_of, make
 
 import sluice
-from sluice._training.saved import client, states
+from sluice._training.saved import client, files, states
 
 
 class FailingOnce:
@@ -75,3 +76,27 @@ def test_states_that_are_gone_after_their_save_are_an_error(tmp_path: Path) -> N
     with pytest.raises(sluice.StorageError, match=f"{tmp_path} has no whole states of step 3"):
         client.finish(os.fspath(tmp_path), 3, path)
     assert Path(path).exists()
+
+
+def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1, limits[1]))
+    try:
+        with pytest.raises(OSError, match=f"Too many open files: '{tmp_path}'"):
+            client._files(os.fspath(tmp_path), "client-*.pt")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_failing_close_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    close = os.close
+
+    def failing(handle: int) -> None:
+        close(handle)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "close", failing)
+    with pytest.raises(OSError, match=f"Input/output error: '{tmp_path}/file'"):
+        files.write_bytes(os.fspath(tmp_path / "file"), b"content")
+    monkeypatch.undo()
+    assert list(tmp_path.iterdir()) == []
