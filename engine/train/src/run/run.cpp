@@ -68,7 +68,7 @@ class Run {
     } catch (...) {
       const std::exception_ptr error = std::current_exception();
       end_ranks(zero::AbortReason(error));
-      if (failure_kind(error) == FailureKind::storage) say_where_it_stopped();
+      if (progress_.step > 0 || failure_kind(error) == FailureKind::storage) say_where_it_stopped();
       throw;
     }
   }
