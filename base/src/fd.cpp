@@ -12,6 +12,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/written.hpp"
 
 namespace sluice {
 
@@ -19,7 +20,18 @@ void UniqueFd::reset() noexcept {
   const int fd = std::exchange(fd_, -1);
   // Linux releases the descriptor even when close() reports EINTR or EIO: never repeat it.
   if (fd >= 0 && ::close(fd) != 0 && errno != EINTR) {
-    log(LogLevel::error, std::string("close: ") + std::strerror(errno));
+    log(LogLevel::error, std::string("close: ") + std::strerror(errno) +
+                             "; what was written last to that file may be lost");
+  }
+}
+
+void check_written(int fd, const std::string& path, const std::string& advice_if_full) {
+  for (;;) {
+    const int copy = SLUICE_SYSCALL(::fcntl(fd, F_DUPFD_CLOEXEC, 0), path);
+    if (::close(copy) == 0) return;
+    const int error_number = errno;
+    if (error_number == EINTR) continue;  // the copy is closed, and the drive has not answered
+    throw IoError(error_number, "close", path, 0, 0, error_number == ENOSPC ? advice_if_full : "");
   }
 }
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,7 +13,9 @@
 #include <utility>
 
 #include "captured_log.hpp"
+#include "in_child.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/written.hpp"
 #include "temp_dir.hpp"
 
 namespace sluice {
@@ -54,6 +57,29 @@ TEST(FileBehindLinks, IsWhatOpeningWouldMake) {
   EXPECT_EQ(file_behind_links(directory.file("absolute")), target);
   fs::create_symlink("loop", directory.file("loop"));
   EXPECT_EQ(file_behind_links(directory.file("loop")), directory.file("loop"));
+}
+
+TEST(CheckWritten, LeavesTheFileOpenAndNoCopy) {
+  const UniqueFd fd(open_null());
+  const UniqueFd next(open_null());
+  const int free = next.get() + 1;
+  check_written(fd.get(), "/dev/null");
+  EXPECT_TRUE(is_open(fd.get()));
+  EXPECT_FALSE(is_open(free));
+}
+
+TEST(CheckWritten, ThrowsWhatTheDriveSaysAtAClose) {
+  for (const int error_number : {EIO, ENOSPC}) {
+    const std::string said = test::run_in_child([&]() -> std::string {
+      const UniqueFd fd(open_null());
+      test::deny(__NR_close, error_number);
+      check_written(fd.get(), "a/manifest", "make space");
+      return "nothing";
+    });
+    EXPECT_NE(said.find("a/manifest"), std::string::npos) << said;
+    EXPECT_NE(said.find("close"), std::string::npos) << said;
+    EXPECT_EQ(said.find("make space") != std::string::npos, error_number == ENOSPC) << said;
+  }
 }
 
 TEST(UniqueFd, IsEmptyByDefault) {

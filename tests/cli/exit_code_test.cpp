@@ -63,6 +63,8 @@ TEST(ExitCode, MessagesOfConfigurationsBeginWithTheirPlace) {
 TEST(ExitCode, KeepsTheMessage) {
   EXPECT_EQ(failure_of(InvalidArgument("what and where")).message, "what and where");
   EXPECT_THAT(failure_of(std::bad_alloc()).message, ::testing::HasSubstr("memory"));
+  EXPECT_THAT(failure_of(std::runtime_error("could not create a primitive")).message,
+              ::testing::HasSubstr("out of memory"));
 }
 
 }  // namespace

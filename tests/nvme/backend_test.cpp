@@ -1,16 +1,39 @@
 // The conformance suite of IoBackend: every backend of this build obeys one contract.
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#if SLUICE_HAVE_AIO
+#include <libaio.h>
+#endif
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <ctime>
 #include <thread>
 #include <vector>
 
 #include "nvme_test_support.hpp"
 #include "temp_dir.hpp"
+
+#if SLUICE_HAVE_AIO
+// This program has its own io_getevents(): so many calls are interrupted by a signal.
+namespace {
+int interrupted_calls = 0;
+}
+extern "C" int io_getevents(io_context_t context, long least, long most, io_event* events,
+                            timespec* timeout) {
+  if (interrupted_calls > 0) {
+    --interrupted_calls;
+    return -EINTR;
+  }
+  using Call = int(io_context_t, long, long, io_event*, timespec*);
+  static auto* const call = reinterpret_cast<Call*>(::dlsym(RTLD_NEXT, "io_getevents"));
+  return call(context, least, most, events, timeout);
+}
+#endif
 
 namespace sluice::nvme {
 namespace {
@@ -252,6 +275,25 @@ TEST(LibaioBackend, TakesNothingWhileTheKernelHasNoRoom) {
               return std::to_string(taken) + " " + std::to_string(backend->reap({&none, 1}));
             }),
             "0 0");
+}
+
+TEST(LibaioBackend, SignalsCostNoCompletion) {
+  SLUICE_SKIP_WITHOUT(BackendKind::libaio);
+  const test::TempDir dir;
+  write_whole_file(dir.file("f"), random_bytes(64, 9));
+  const SwapFile file(dir.file("f"), OpenMode::read_only, DirectIo::off);
+  const auto backend = make_backend(BackendKind::libaio, 4, 1).backend;
+  std::vector<std::byte> back(64);
+  const IoRequest read{IoOp::read, file.fd(), back.data(), 64, 0, 1};
+  ASSERT_EQ(backend->submit({&read, 1}), 1U);
+  // Before the eventfd is read, and after it.
+  interrupted_calls = 2;
+  ::alarm(60);  // a wait for ever ends the program
+  IoCompletion done{};
+  while (backend->reap({&done, 1}) == 0) backend->wait();
+  ::alarm(0);
+  EXPECT_EQ(done.result, 64);
+  EXPECT_EQ(interrupted_calls, 0);
 }
 #endif
 

@@ -11,6 +11,7 @@
 #include "safetensors_format.hpp"
 #include "sluice/base/fd.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/written.hpp"
 #include "sluice/models/safetensors.hpp"
 
 namespace sluice::models {
@@ -186,6 +187,7 @@ void SafetensorsWriter::sync() {
 void SafetensorsWriter::finish() {
   if (!synced_) sync();
   SLUICE_CHECK(fd_, path_ + ": already finished");
+  check_written(fd_.get(), path_);
   SLUICE_SYSCALL(::rename(temporary_path_.c_str(), path_.c_str()), path_);
   fd_.reset();
 }

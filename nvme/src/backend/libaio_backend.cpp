@@ -181,8 +181,10 @@ class LibaioBackend final : public IoBackend {
   std::size_t fetch() {
     std::array<io_event, kReapBatch> events;
     timespec no_time{};
-    const int result = ::io_getevents(context_.get(), 0, kReapBatch, events.data(), &no_time);
-    if (result == -EINTR) return 0;
+    int result = 0;
+    do {  // after a signal there may be finished requests that the eventfd tells of no more
+      result = ::io_getevents(context_.get(), 0, kReapBatch, events.data(), &no_time);
+    } while (result == -EINTR);
     if (result < 0) {
       throw IoError(-result, "io_getevents", "libaio", 0, 0, explain_error(-result));
     }

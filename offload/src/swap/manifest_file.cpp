@@ -11,6 +11,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/fd.hpp"
+#include "sluice/base/written.hpp"
 #include "swap/manifest.hpp"
 #include "swap/store_files.hpp"
 
@@ -95,21 +96,19 @@ Manifest require_manifest(const std::string& directory, std::optional<std::uint6
 void replace_manifest(const std::string& directory, std::string_view text, ManifestSync sync,
                       Durability durability) {
   replace_file(manifest_path(directory), text, sync,
-               durability == Durability::none
-                   ? "with durability none nothing is committed here before the orderly end of a "
-                     "run: make space, and begin again, or go on from a checkpoint"
-                   : "make space and resume: what was committed before is whole");
+               durability == Durability::none ? "make space; nothing was committed here before"
+                                              : "make space; what was committed before is whole");
 }
 
 void replace_file(const std::string& path, std::string_view text, ManifestSync sync,
                   const std::string& advice_if_full) {
   const std::string draft = path + ".tmp";
   try {
-    UniqueFd fd(SLUICE_SYSCALL(
+    const UniqueFd fd(SLUICE_SYSCALL(
         ::open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), draft));
     write_all(fd.get(), text, draft, advice_if_full);
     if (sync == ManifestSync::fsync) SLUICE_SYSCALL(::fsync(fd.get()), draft);
-    fd.reset();
+    check_written(fd.get(), draft, advice_if_full);
     SLUICE_SYSCALL(::rename(draft.c_str(), path.c_str()), path);
   } catch (...) {
     remove_file_quietly(draft);

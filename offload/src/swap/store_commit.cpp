@@ -134,7 +134,7 @@ std::uint64_t SwapStore::Impl::prepare_commit(std::int64_t step, const std::stri
   const bool durable = durability_ == Durability::power;
   if (durable) drives_.sync_data();
   replace_file(prepared_path(directory_), text, durable ? ManifestSync::fsync : ManifestSync::none,
-               "make space and resume: what was committed before is whole");
+               "make space; what was committed before is whole");
   prepared.before = std::exchange(on_disk_, OnDisk::prepared);
   prepared_ = std::move(prepared);
   try {

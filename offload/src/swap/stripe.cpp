@@ -162,7 +162,11 @@ void check_part(const Stripe& stripe, std::size_t part) {
   const std::string& directory = stripe.directories[part];
   const std::string wanted =
       part_text(part, stripe.directories.size()) + " of the run in " + stripe.first();
-  if (!is_there(directory))
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(directory, error);
+  if (error && status.type() != std::filesystem::file_type::not_found)
+    throw IoError(error.value(), "stat", directory, 0, 0, "it has " + wanted);
+  if (!std::filesystem::is_directory(status))
     throw StorageError(directory, "is absent, but has " + wanted + ": mount its drive there");
   const std::optional<Label> label = load_label(directory);
   if (!label && has_part_files(directory)) {

@@ -1,7 +1,8 @@
 // The disk operations of each durability, their order, and changes from one durability to another.
 //
 // This program has its own fsync, fdatasync and rename: they note the call, fail when told, else
-// pass it on.
+// pass it on. Its close() fails when told for the draft of a manifest, as on a drive that says then
+// what it did not write.
 
 #include <dlfcn.h>
 #include <gmock/gmock.h>
@@ -22,6 +23,7 @@ struct Calls {
   std::vector<std::string> made;
   std::size_t failing = SIZE_MAX;  // the index of the call that fails with EIO
   bool noting = false;
+  bool fails_close = false;
 
   // Whether the call is to fail.
   bool note(const std::string& what) {
@@ -53,6 +55,14 @@ extern "C" {
 int fsync(int fd) {
   using namespace sluice::offload::test;
   return calls.note("fsync " + name_of_fd(fd)) ? fail() : pass_on<int(int)>("fsync", fd);
+}
+int close(int fd) {
+  using namespace sluice::offload::test;
+  const bool fails = calls.fails_close && name_of_fd(fd) == "manifest.json.tmp";
+  const int result = pass_on<int(int)>("close", fd);
+  if (!fails) return result;
+  errno = ENOSPC;
+  return -1;
 }
 int fdatasync(int fd) {
   using namespace sluice::offload::test;
@@ -287,6 +297,34 @@ TEST_F(SwapStoreDurability, NoneGoesOnInWhicheverSlotEachShardIsCommitted) {
   const auto store = open(Durability::process);
   EXPECT_EQ(difference_from(*store, 3), "");
   EXPECT_TRUE(verify(*store).empty());
+}
+
+TEST_F(SwapStoreDurability, AManifestThatTheDriveDidNotTakeIsNotCommitted) {
+  commit_first(1);
+  for (const Durability durability : {Durability::process, Durability::power}) {
+    const auto store = open(durability);
+    update_all(*store, 2);
+    calls.fails_close = true;
+    const std::string said = message_of<IoError>([&] { store->commit(2, "{}"); });
+    calls.fails_close = false;
+    EXPECT_NE(said.find("manifest.json.tmp"), std::string::npos) << said;
+    EXPECT_NE(said.find("(make space; what was committed before is whole)"), std::string::npos)
+        << said;
+    EXPECT_EQ(committed_on_disk(), 1);
+    EXPECT_FALSE(std::filesystem::exists(dir_.file("manifest.json.tmp")));
+  }
+}
+
+// So are the files of a checkpoint made, whatever the run's durability is.
+TEST_F(SwapStoreDurability, AFullDiskAtTheOnlyManifestSaysNothingOfDurability) {
+  const auto store = create(Durability::none);
+  update_all(*store, 1);
+  store->commit(1, "{}");
+  calls.fails_close = true;
+  const std::string said = message_of<IoError>([&] { store->close_cleanly(); });
+  calls.fails_close = false;
+  EXPECT_NE(said.find("(make space; nothing was committed here before)"), std::string::npos)
+      << said;
 }
 
 TEST_F(SwapStoreDurability, FromNoneToProcessAllocatesTheSecondSlot) {

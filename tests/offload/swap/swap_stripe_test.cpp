@@ -274,6 +274,19 @@ TEST_F(SwapStripeTest, APartIsNeverTakenBecauseTheFirstDriveIsAway) {
   EXPECT_TRUE(fs::is_empty(b_.path()));
 }
 
+TEST_F(SwapStripeTest, APartThatCannotBeReachedIsNotSaidToBeAbsent) {
+  commit_first(1);
+  const TempDir away;
+  const std::string moved = away.file("b");
+  fs::rename(b_.path(), moved);
+  fs::create_symlink(b_.path(), b_.path());  // a loop
+  const std::string said = message_of<IoError>([&] { open(place()); });
+  EXPECT_NE(said.find(b_.path()), std::string::npos) << said;
+  EXPECT_NE(said.find("Too many levels of symbolic links"), std::string::npos) << said;
+  fs::remove(b_.path());
+  fs::rename(moved, b_.path());
+}
+
 TEST_F(SwapStripeTest, ACopyOfTheFirstDirectoryDoesNotHaveTheOthers) {
   commit_first(1);
   const TempDir copy;

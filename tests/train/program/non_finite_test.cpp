@@ -230,7 +230,9 @@ TEST(NonFiniteFp16, AStoppedRunWithOneSlotIsCommitted) {
       R"("warmup_num_steps": 8, "warmup_type": "linear"}})";
   setup.sluice_keys = R"("non_finite": "stop", "durability": "none", )";
   folder.set(setup);
-  expect_refused(folder.train("report", 12), 1, {"is not finite, and", "training stops"});
+  expect_refused(folder.train("report", 12), 1,
+                 {"is not finite, and", "training stops", "training stopped after step ",
+                  " is committed. Once the cause is mended"});
   const auto committed = column(folder, "report", "step");
   ASSERT_FALSE(committed.empty());
   const ProgramResult verified = run_sluice({"nvme", "verify", folder.swap()});

@@ -189,6 +189,28 @@ TEST_F(Restarts, AFinishedRunIsCommittedFromItsLastCheckpoint) {
   }
 }
 
+// Killed after its last commit and before its last checkpoint had its name.
+TEST_F(Restarts, AFinishedRunGetsItsLastCheckpointFromTheSwapDirectory) {
+  TrainSetup setup;
+  setup.sluice_keys = checkpoint_keys(2, 1);
+  folder_.set(setup);
+  ASSERT_EQ(folder_.train("report", 4).exit_code, 0);
+  const std::string last = folder_.checkpoints() + "/step-00000004";
+  const std::string states = file_text(last + "/states.0.swap");
+  fs::rename(last, last + ".tmp");
+  const ProgramResult again = folder_.train("report", 4, {"--resume"});
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_TRUE(file_text(last + "/states.0.swap") == states);
+  const auto written_at = fs::last_write_time(last + "/manifest.json");
+  const ProgramResult third = folder_.train("report", 4, {"--resume"});
+  EXPECT_EQ(third.exit_code, 0) << third.err;
+  EXPECT_EQ(fs::last_write_time(last + "/manifest.json"), written_at) << "it is there";
+  // A step that is not due has none.
+  ASSERT_EQ(folder_.train("report", 5, {"--resume"}).exit_code, 0);
+  EXPECT_EQ(folder_.train("report", 5, {"--resume"}).exit_code, 0);
+  EXPECT_FALSE(fs::exists(folder_.checkpoints() + "/step-00000005"));
+}
+
 // Two damaged slots, and a checkpoint of the step they hold.
 TEST_F(Restarts, ADamagedSwapDirectoryNamesTheCheckpointOfItsStep) {
   TrainSetup setup;

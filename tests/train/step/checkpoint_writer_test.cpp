@@ -22,6 +22,7 @@
 #include "checkpoint_drive.hpp"
 #include "saved/checkpoint.hpp"
 #include "saved/saved_state.hpp"
+#include "saved/swap_commit.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/models/checkpoints.hpp"
 #include "sluice/models/rank_commit.hpp"
@@ -343,11 +344,29 @@ TEST_F(CheckpointWriting, FilesThatCannotBeMadeCostTheCheckpoint) {
   initialise_states(resources, kSeed, std::nullopt);
   Progress progress;
   begin_progress(progress, *resources.communicator);
-  CheckpointWriter writer(resources,
-                          []() -> std::unique_ptr<nvme::IoEngine> { throw Error("no files"); });
+  CheckpointWriter writer(
+      resources, []() -> std::unique_ptr<nvme::IoEngine> { throw InvalidArgument("no queue"); });
   writer.begin(progress, {.seed = kSeed, .settings = {}}, folder());
-  EXPECT_THROW(writer.finish(progress), Error);
+  // As an error of the drive, which the run goes on after.
+  EXPECT_THROW(writer.finish(progress), StorageError);
   EXPECT_TRUE(std::filesystem::is_empty(folder()));
+}
+
+TEST_F(CheckpointWriting, ASwapDirectoryThatCannotBeReadIsNotSaidToBeGone) {
+  const plan::Plan plan =
+      plan_with({.name = "nvme", .states = Home::nvme, .weights = Home::nvme}, {}, false);
+  RunResources resources(plan, SwapMode::create);
+  initialise_states(resources, kSeed, std::nullopt);
+  Progress progress;
+  begin_progress(progress, *resources.communicator);
+  progress.step = 1;
+  commit_swap(resources, make_run_state(plan, progress, {.seed = kSeed, .settings = {}}));
+  EXPECT_THAT(what_is_saved(resources, 0), HasSubstr("step 1 is committed"));
+  const std::string manifest = resources.files.store->directory() + "/manifest.json";
+  std::filesystem::rename(manifest, manifest + ".away");
+  EXPECT_THAT(what_is_saved(resources, 0), HasSubstr("is gone"));
+  std::filesystem::create_symlink(manifest, manifest);  // a loop
+  EXPECT_THAT(what_is_saved(resources, 0), HasSubstr("step 1 is committed"));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 #include <cmath>
@@ -15,6 +16,7 @@
 
 #include "captured_log.hpp"
 #include "file_limit.hpp"
+#include "in_child.hpp"
 #include "record/step_lines.hpp"
 #include "sluice/base/error.hpp"
 #include "temp_dir.hpp"
@@ -24,7 +26,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -256,6 +260,37 @@ TEST(StepLines, WaitWhileTheyCannotBeWritten) {
   const std::vector<std::string> events = names_in(dir.file("events"));
   ASSERT_EQ(events.size(), 1U);
   EXPECT_EQ(records_of(dir.file("events/" + events[0])).size(), 2U + 4 * 3);
+}
+
+TEST(StepLines, GoOnBehindTheLastStepThatCounts) {
+  const test::TempDir dir;
+  constexpr std::int64_t kSteps = 2000;  // more than one read takes
+  const std::string steps = dir.file("steps.jsonl");
+  std::string kept;
+  for (std::int64_t step = 1; step <= kSteps; ++step) {
+    const std::string line = to_json_line(record_of(step)) + "\n";
+    std::ofstream(steps, std::ios::app) << line;
+    if (step < kSteps - 10) kept += line;
+  }
+  std::ofstream(steps, std::ios::app) << to_json_line(record_of(kSteps + 1));  // torn
+  { const StepLines lines(dir.path(), {}, kSteps + 1, 1); }
+  EXPECT_THAT(text_of(steps), EndsWith(to_json_line(record_of(kSteps)) + "\n"));
+  { const StepLines lines(dir.path(), {}, kSteps - 11, 1); }
+  EXPECT_EQ(text_of(steps), kept);
+}
+
+TEST(StepLines, AFileThatCannotBeReadIsNotTakenForAnEarlierRuns) {
+  const test::TempDir dir;
+  const std::string steps = dir.file("steps.jsonl");
+  std::ofstream(steps) << to_json_line(record_of(1)) << "\n";
+  const std::string said = test::run_in_child([&]() -> std::string {
+    test::deny(__NR_read, EIO);
+    test::deny(__NR_pread64, EIO);
+    const StepLines lines(dir.path(), {}, 1, 1);
+    return "nothing";
+  });
+  EXPECT_THAT(said, AllOf(HasSubstr(steps), HasSubstr("Input/output error")));
+  EXPECT_THAT(names_in(dir.path()), ElementsAre("steps.jsonl"));
 }
 
 TEST(StepLines, GoToAnotherFileWhereTheirsWasTakenAway) {

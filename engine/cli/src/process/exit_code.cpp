@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <new>
+#include <string>
 
 #include "sluice/base/error.hpp"
 #include "sluice/base/rank_failure.hpp"
@@ -23,6 +24,14 @@ int exit_code_of(FailureKind kind) {
       return kExitOther;
   }
   return kExitOther;
+}
+
+// oneDNN's error for a machine that refuses it memory does not say so.
+std::string explained(const std::string& said) {
+  if (!said.starts_with("could not create a primitive")) return said;
+  return said +
+         ": oneDNN, which computes for LibTorch, says so where it gets no memory; the machine is "
+         "out of memory, or a limit (ulimit -v, a container's) is below what the plan needs";
 }
 
 }  // namespace
@@ -53,7 +62,7 @@ Failure classify(const std::exception_ptr& error) {
             "the machine refused an allocation: it is out of memory, or a limit (ulimit -v, a "
             "container's) is below what the plan needs"};
   } catch (const std::exception& e) {
-    return {kExitOther, e.what()};
+    return {kExitOther, explained(e.what())};
   } catch (...) {
     return {kExitOther, "an exception of an unknown type"};
   }

@@ -12,6 +12,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/fd.hpp"
+#include "sluice/base/written.hpp"
 
 namespace sluice::models {
 
@@ -43,6 +44,7 @@ void write_text(const std::string& path, const std::string& text) {
           SLUICE_SYSCALL(::write(fd.get(), text.data() + done, text.size() - done), draft));
     }
     SLUICE_SYSCALL(::fdatasync(fd.get()), draft);
+    check_written(fd.get(), draft);
     SLUICE_SYSCALL(::rename(draft.c_str(), path.c_str()), path);
   } catch (...) {
     ::unlink(draft.c_str());

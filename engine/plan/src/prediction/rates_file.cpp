@@ -215,7 +215,8 @@ void save_rates(const std::string& path, const std::string& key, const SavedRate
     Json::StreamWriterBuilder writer;
     writer["indentation"] = " ";
     file << Json::writeString(writer, root) << "\n";
-    if (!file.flush()) {
+    file.close();  // with what some drives tell only then
+    if (!file) {
       const int error_number = errno != 0 ? errno : EIO;
       fs::remove(temporary, error);
       throw IoError(error_number, "write", path);

@@ -5,10 +5,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
+#include <string_view>
 #include <utility>
 
 #include "sluice/base/error.hpp"
@@ -19,19 +20,32 @@ namespace sluice::train {
 namespace {
 
 // Bytes of the whole lines up to the number `last_kept`; 0 when no line with a number is among
-// them.
-std::uint64_t kept_length(const std::string& path, std::int64_t last_kept,
+// them. A last line without a newline at its end is torn. Throws IoError.
+std::uint64_t kept_length(int fd, const std::string& path, std::int64_t last_kept,
                           const LineFile::NumberOf& number_of) {
-  std::ifstream file(path, std::ios::binary);
   std::uint64_t kept = 0;
+  std::uint64_t read = 0;
   bool has_numbered = false;
   std::string line;
-  while (std::getline(file, line)) {
-    const std::optional<std::int64_t> number =
-        file.eof() ? std::nullopt : number_of(line);  // without a newline at its end: torn
-    if (!number || *number > last_kept) break;
-    kept += line.size() + 1;
-    has_numbered = has_numbered || *number > 0;
+  std::array<char, 65536> buffer;
+  for (bool ended = false; !ended;) {
+    const auto got = static_cast<std::size_t>(
+        SLUICE_SYSCALL(::pread(fd, buffer.data(), buffer.size(), static_cast<off_t>(read)), path));
+    read += got;
+    ended = got == 0;
+    std::string_view rest(buffer.data(), got);
+    for (auto end = rest.find('\n'); !ended && end != std::string_view::npos;
+         end = rest.find('\n')) {
+      line += rest.substr(0, end);
+      rest.remove_prefix(end + 1);
+      const std::optional<std::int64_t> number = number_of(line);
+      ended = !number || *number > last_kept;
+      if (ended) break;
+      kept += line.size() + 1;
+      has_numbered = has_numbered || *number > 0;
+      line.clear();
+    }
+    line += rest;
   }
   return has_numbered ? kept : 0;
 }
@@ -53,8 +67,10 @@ AppendFile open_kept(const std::string& path, std::int64_t last_kept,
                      const LineFile::NumberOf& number_of, const std::string& setting,
                      const std::string& header) {
   UniqueFd fd = open_and_lock(path, setting);
-  const std::uint64_t kept = kept_length(path, last_kept, number_of);
-  if (kept == 0 && std::filesystem::file_size(path) > 0) {
+  const std::uint64_t kept = kept_length(fd.get(), path, last_kept, number_of);
+  struct stat info {};
+  SLUICE_SYSCALL(::fstat(fd.get(), &info), path);
+  if (kept == 0 && info.st_size > 0) {
     // The file belongs to an earlier run; this run starts a new one.
     const std::string aside = free_numbered_path(path);
     SLUICE_SYSCALL(::rename(path.c_str(), aside.c_str()), path);

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/written.hpp"
 
 namespace sluice::train {
 
@@ -39,6 +40,7 @@ void write_file(const std::string& path, const std::string& text) {
     const UniqueFd fd(SLUICE_SYSCALL(
         ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644), temporary));
     write_all(fd.get(), text, temporary);
+    check_written(fd.get(), temporary);
   }
   SLUICE_SYSCALL(::rename(temporary.c_str(), path.c_str()), path);
 }

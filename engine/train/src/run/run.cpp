@@ -68,7 +68,7 @@ class Run {
     } catch (...) {
       const std::exception_ptr error = std::current_exception();
       end_ranks(zero::AbortReason(error));
-      if (failure_kind(error) == FailureKind::storage) say_where_it_stopped();
+      if (progress_.step > 0 || failure_kind(error) == FailureKind::storage) say_where_it_stopped();
       throw;
     }
   }
@@ -102,11 +102,15 @@ class Run {
     finish_pending();
     const bool took_steps = progress_.step > tally_.begun_from.step;
     const bool evaluates_only = setup_.total_steps == 0 || (!took_steps && stopped() == 0);
+    if (setup_.total_steps > 0 && !took_steps && stopped() == 0) {
+      settle_data(true);
+      make_up_checkpoint(*resources_, *checkpoints_, progress_, setup_.identity);
+    }
     if (setup_.data.has_eval && evaluates_only) evaluate();
     return finish();
   }
 
-  // The error that follows names the file and the cause.
+  // The error that follows names the cause.
   void say_where_it_stopped() {
     if (!lines_) return;  // training had not begun
     // With several ranks, some have left.

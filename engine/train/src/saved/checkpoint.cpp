@@ -1,12 +1,16 @@
 #include "saved/checkpoint.hpp"
 
+#include <algorithm>
 #include <exception>
 #include <functional>
+#include <string>
 
 #include "saved/swap_commit.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/base/rank_failure.hpp"
+#include "sluice/models/checkpoints.hpp"
+#include "sluice/models/rank_commit.hpp"
 
 namespace sluice::train {
 
@@ -39,6 +43,13 @@ bool checkpoint_is_due(const RunResources& resources, std::int64_t step, bool en
   if (checkpoints.directory.empty()) return false;
   const bool due = checkpoints.every > 0 && step % checkpoints.every == 0;
   return due || (ending && !resources.commits_swap());
+}
+
+bool has_checkpoint(const std::string& directory, const Progress& progress) {
+  const std::vector<models::Checkpoint> found = models::list_checkpoints(directory);
+  return std::any_of(found.begin(), found.end(), [&](const models::Checkpoint& each) {
+    return each.damage.empty() && each.line == progress.line && each.step == progress.step;
+  });
 }
 
 }  // namespace
@@ -76,6 +87,19 @@ void finish_checkpoint(const RunResources& resources, CheckpointWriter& writer,
                        Progress& progress) {
   if (const auto writing = writer.writing())
     try_checkpoint(resources, progress, *writing, [&] { writer.finish(progress); });
+}
+
+void make_up_checkpoint(const RunResources& resources, CheckpointWriter& writer, Progress& progress,
+                        const RunIdentity& identity) {
+  const std::string& directory = resources.plan.config.sluice.checkpoints.directory;
+  if (!checkpoint_is_due(resources, progress.step, /*ending=*/true)) return;
+  const std::string found = models::do_on_first(*resources.communicator, directory, [&] {
+    return std::string(has_checkpoint(directory, progress) ? "yes" : "no");
+  });
+  if (found == "yes") return;
+  try_checkpoint(resources, progress, progress.step,
+                 [&] { writer.begin(progress, identity, directory); });
+  finish_checkpoint(resources, writer, progress);
 }
 
 std::string missed_text(const MissedCheckpoints& missed) {

@@ -37,6 +37,12 @@ void commit_step(RunResources& resources, CheckpointWriter& writer, Progress& pr
 // Waits for the checkpoint that is being written, if any. Errors are those of commit_step().
 void finish_checkpoint(const RunResources& resources, CheckpointWriter& writer, Progress& progress);
 
+// For a resumed run that takes no step, since the one before took them all: writes the checkpoint
+// of the last step if it is due and the run's line has none. The run before ended while it wrote
+// that. Blocks. Errors are those of commit_step().
+void make_up_checkpoint(const RunResources& resources, CheckpointWriter& writer, Progress& progress,
+                        const RunIdentity& identity);
+
 // "2 checkpoints could not be written; ...", for the end of a run. `missed.count` is positive.
 std::string missed_text(const MissedCheckpoints& missed);
 

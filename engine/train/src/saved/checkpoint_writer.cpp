@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <deque>
+#include <exception>
 #include <filesystem>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -10,6 +12,7 @@
 #include "sluice/base/error.hpp"
 #include "sluice/base/error_of.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/rank_failure.hpp"
 #include "sluice/models/rank_commit.hpp"
 #include "sluice/offload/checkpoint_folder.hpp"
 #include "sluice/offload/swap_store.hpp"
@@ -49,6 +52,18 @@ CheckpointWriter::MakeIo like_the_runs(const RunResources& resources) {
   };
 }
 
+// What a checkpoint needs beside its files: a thread, an I/O queue. Where the system has none left,
+// the checkpoint cannot be written, as on a drive that fails: StorageError instead of other errors.
+template <typename Make>
+auto made_for(const fs::path& folder, const Make& make) {
+  try {
+    return make();
+  } catch (const std::exception& error) {
+    if (failure_kind(std::current_exception()) == FailureKind::storage) throw;
+    throw StorageError(folder.string(), "cannot be written: " + std::string(error.what()));
+  }
+}
+
 }  // namespace
 
 CheckpointWriter::CheckpointWriter(RunResources& resources, MakeIo make_io)
@@ -86,9 +101,10 @@ void CheckpointWriter::begin(Progress& progress, const RunIdentity& identity,
   progress.order = std::stoll(order);
   job->state = make_run_state(resources_.plan, progress, identity);
   job->folder = job->draft.path();
-  if (!worker_) worker_ = std::make_unique<Worker>("sluice-save");
   try {
     models::do_on_all(ranks, directory, [&] {
+      if (!worker_)
+        worker_ = made_for(job->folder, [] { return std::make_unique<Worker>("sluice-save"); });
       if (ranks.world_size() > 1) {
         job->folder = offload::rank_folder(job->folder.string(), ranks.rank(), ranks.world_size());
         make_folder(job->folder);
@@ -110,7 +126,7 @@ void CheckpointWriter::begin_copies(Job& job) {
   const plan::Plan& plan = resources_.plan;
   job.created = worker_->begin([&job, this] {
     const models::RunState& state = job.state;
-    job.io = make_io_();
+    job.io = made_for(job.folder, make_io_);
     job.store = offload::SwapStore::create(
         job.folder.string(), *job.io,
         models::state_shards(state.units, state.format, state.world_size), Durability::none,

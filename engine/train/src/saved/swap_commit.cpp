@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "sluice/base/error_of.hpp"
+#include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/models/rank_commit.hpp"
 #include "sluice/offload/swap_directory.hpp"
@@ -24,11 +24,16 @@ std::string directory_of_all(const RunResources& resources) {
              : std::filesystem::path(own).parent_path().string();
 }
 
-// Whether somebody has removed or moved the swap directory.
+// Whether somebody has removed or moved the swap directory. One that cannot be read now is there.
 bool is_gone(const std::string& directory) {
-  bool is_there = false;
-  (void)error_of([&] { is_there = offload::SwapStore::holds_committed(directory); });
-  return !is_there;
+  try {
+    return !offload::SwapStore::holds_committed(directory);
+  } catch (const IoError& error) {
+    return error.code() == std::errc::no_such_file_or_directory ||
+           error.code() == std::errc::not_a_directory;
+  } catch (const std::exception&) {
+    return false;
+  }
 }
 
 }  // namespace

@@ -46,9 +46,9 @@ def save(folder: str, offloaded: OffloadedModel, content: Callable[[], dict[str,
         return client.pack({**content(), **_of_model(offloaded)}) if is_first else b""
 
     packed = ranks.together(checked)
-    ranks.together(lambda: client.write(folder, step, packed) if is_first else None)
+    path = ranks.together(lambda: client.write(folder, step, packed) if is_first else "")
     offloaded.loop.save_checkpoint(folder)
-    ranks.together(lambda: client.finish(folder, step) if is_first else None)
+    ranks.together(lambda: client.finish(folder, step, path) if is_first else None)
 
 
 def _of_model(offloaded: OffloadedModel) -> dict[str, Any]:

@@ -7,7 +7,7 @@ before: it belongs to another one.
 
 from __future__ import annotations
 
-import glob
+import fnmatch
 import io
 import os
 import zipfile
@@ -18,7 +18,7 @@ import torch
 
 from ..._errors import StorageError
 from .files import make_folder, write_bytes
-from .states import State, newest, states_of
+from .states import State, folders_of, newest, states_of
 
 _OF_ALL_STEPS = "client.pt"  # of versions that wrote it after the states
 
@@ -40,11 +40,11 @@ def _own(folder: str, state: State) -> str:
 
 
 def _files(folder: str, pattern: str) -> list[str]:
-    return glob.glob(os.path.join(glob.escape(folder), pattern))
+    return [os.path.join(folder, name) for name in fnmatch.filter(os.listdir(folder), pattern)]
 
 
 def _unfinished(folder: str, step: int) -> list[str]:
-    """The file of a save of this step whose states may be there, or not; at most one."""
+    """Files of saves of this step whose states may be there, or not."""
     return _files(folder, f"client-{step:08d}.after*.pt")
 
 
@@ -62,8 +62,13 @@ def _path_of(folder: str, state: State) -> str:
 
 
 def _settle(folder: str) -> None:
-    """After a save, or one that failed: gives files their names, and removes those without states."""
+    """After a save, or one that failed: gives files their names, and removes those without states.
+
+    Files of a step stay while a folder of it is there that is no whole state: it may be mended.
+    """
     states = states_of(folder)
+    whole = {os.path.normpath(state.path) for state in states}
+    damaged = [os.path.basename(path) for path in folders_of(folder) if os.path.normpath(path) not in whole]
     for_all = os.path.join(folder, _OF_ALL_STEPS)
     for state in states:
         path = _path_of(folder, state)
@@ -72,25 +77,36 @@ def _settle(folder: str) -> None:
     kept = {_own(folder, state) for state in states}
     if not all(map(os.path.exists, kept)):
         kept.add(for_all)
+    for name in damaged:
+        step = name.removeprefix("step-").partition(".")[0]
+        kept.update(_files(folder, f"client-{step}[-.]*.pt"))
     for path in {*_files(folder, "client-*.pt"), *_files(folder, _OF_ALL_STEPS)} - kept:
         os.unlink(path)
 
 
-def write(folder: str, step: int, packed: bytes) -> None:
-    """Before the states of this step are written."""
+def write(folder: str, step: int, packed: bytes) -> str:
+    """Before the states of this step are written. Returns the file's path until then."""
     make_folder(folder)
     _settle(folder)
     before = "".join(f"-{state.key}" for state in states_of(folder) if state.step == step)
-    write_bytes(os.path.join(folder, f"client-{step:08d}.after{before}.pt"), packed)
+    path = os.path.join(folder, f"client-{step:08d}.after{before}.pt")
+    write_bytes(path, packed)
+    return path
 
 
-def finish(folder: str, step: int) -> None:
-    """After the states of this step are whole. States that are saved twice within a second have equal keys."""
-    (path,) = _unfinished(folder, step)
+def finish(folder: str, step: int, path: str) -> None:
+    """After the states of this step are whole; ``path`` is of :func:`write`.
+
+    States that are saved twice within a second have equal keys. Raises StorageError where the states are not there.
+    """
     states = [state for state in states_of(folder) if state.step == step]
     saved = newest([state for state in states if _is_of(path, state)] or states)
-    if saved is not None:
-        os.replace(path, _own(folder, saved))
+    if saved is None:
+        raise StorageError(
+            f"{folder} has no whole states of step {step}, which were just saved there: somebody changed them, or the drive did not "
+            f"keep them. {path}, the file beside them, is left; save again, in another folder if this one fails again"
+        )
+    os.replace(path, _own(folder, saved))
     _settle(folder)
 
 

@@ -38,6 +38,8 @@ def make_folder(folder: str) -> None:
     handle = os.open(parent, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot sync, {error.strerror}", parent) from error
     finally:
         os.close(handle)
 
@@ -51,8 +53,8 @@ def replace(path: str, write: Callable[[str], object]) -> None:
     # As open() makes files, by the process's umask: others may read a checkpoint that it lets them read.
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     mode = stat.S_IMODE(os.fstat(handle).st_mode)
-    os.close(handle)
     try:
+        os.close(handle)
         write(draft)
         os.chmod(draft, mode)  # safetensors puts a file of its own there
         with open(draft, "rb") as file:

@@ -35,7 +35,10 @@ class State(NamedTuple):
 
 
 def _read(path: str) -> State | None:
-    """None for a folder that cannot be read: the extension says why when it is asked to load."""
+    """None for a folder that is no whole state: the extension says why when it is asked to load.
+
+    Raises OSError where a file that is there cannot be read: its state may be whole.
+    """
     try:
         parts = sorted(name for name in os.listdir(path) if name.startswith("rank0-of-"))
         whole = os.path.join(path, "ranks.json" if parts else "manifest.json")
@@ -50,16 +53,24 @@ def _read(path: str) -> State | None:
         return State(
             path, saved["step"], saved["line"], saved["order"], saved["saved_at"], f"{zlib.crc32(key):08x}", shapes
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return None
 
 
+def folders_of(folder: str) -> list[str]:
+    """Paths of the folders that have names of states, whole or not."""
+    return [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if _FOLDER.match(name)]
+
+
 def states_of(folder: str) -> list[State]:
-    """Those that can be read, in the order of the extension. A folder that is a state itself is the only one."""
+    """Those that are whole, in the order of the extension. A folder that is a state itself is the only one.
+
+    Raises OSError where a file of one cannot be read.
+    """
     own = _read(os.path.normpath(folder))
     if own is not None:
         return [own]
-    found = [_read(os.path.join(folder, name)) for name in sorted(os.listdir(folder)) if _FOLDER.match(name)]
+    found = map(_read, folders_of(folder))
     return sorted((state for state in found if state is not None), key=lambda state: (state.step, state.order))
 
 
