@@ -150,8 +150,11 @@ std::string encode_failure(const std::exception_ptr& error) {
 }
 
 RankFailure decode_failure(const std::string& encoded, int rank, const std::string& before) {
+  std::string text = encoded.substr(1);
+  // A path that begins both is named once.
+  if (text.starts_with(before)) text.erase(0, before.size());
   return {static_cast<FailureKind>(encoded.front() - '0'),
-          before + "rank " + std::to_string(rank) + ": " + encoded.substr(1)};
+          before + "rank " + std::to_string(rank) + ": " + text};
 }
 
 }  // namespace sluice

@@ -26,6 +26,7 @@ from ._training.optimizer import SluiceOptimizer, check_groups, follow, groups_o
 from ._training.saved.engine_checkpoints import EngineCheckpoints
 from ._training.saved.optimizers import warn_of_scheduler
 from ._training.schedule import scheduler_of
+from ._training.shown.aside_notes import note_tensor_aside
 from ._training.shown.memory_notes import note_held_memory
 from ._training.shown.throughput import ThroughputTimer
 from ._training.units import Choice
@@ -163,6 +164,7 @@ class SluiceEngine(EngineCheckpoints):
         except BaseException as error:
             self._offloaded.hooks.drop_failed()
             note_held_memory(error, self.loop, self.device)
+            note_tensor_aside(error)
             raise
         self.loss = divided.detach()
         return divided

@@ -8,9 +8,11 @@
 
 #include <cerrno>
 #include <csignal>
+#include <exception>
 #include <string>
 
 #include "in_child.hpp"
+#include "sluice/base/rank_failure.hpp"
 
 namespace sluice {
 namespace {
@@ -114,6 +116,16 @@ TEST(Syscall, RepeatsOnInterruptAndReturnsTheResult) {
   };
   EXPECT_EQ(SLUICE_SYSCALL(interrupted_twice(), ""), 42);
   EXPECT_EQ(calls, 3);
+}
+
+TEST(RankFailure, NamesAPathThatBeginsBothTextsOnce) {
+  const auto shown = [](const std::string& path) {
+    const std::exception_ptr error =
+        std::make_exception_ptr(StorageError(path, "is in use by another run"));
+    return std::string(decode_failure(encode_failure(error), 0, "/run: ").what());
+  };
+  EXPECT_EQ(shown("/run"), "/run: rank 0: is in use by another run");
+  EXPECT_EQ(shown("/run/rank-1"), "/run: rank 0: /run/rank-1: is in use by another run");
 }
 
 }  // namespace

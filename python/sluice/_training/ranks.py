@@ -179,7 +179,8 @@ def rank() -> int:
 def join(backend: str = "gloo", timeout: datetime.timedelta | None = None) -> None:
     """Joins the ranks of the environment, where there are several and nobody has done so.
 
-    ``timeout``: of the meeting and of the group's calls; None: a minute, and PyTorch's. Raises ValueError for an environment that cannot be, ConnectionError when the ranks are not together in time.
+    ``timeout``: of the meeting and of the group's calls; None: a minute, and PyTorch's. Raises ValueError for an environment that cannot be, ConnectionError when the ranks are not together
+    in time, or another program has the port.
     """
     ranks = world_size()
     if ranks == 1 or dist.is_initialized():
@@ -197,6 +198,11 @@ def join(backend: str = "gloo", timeout: datetime.timedelta | None = None) -> No
         dist.init_process_group(backend, store=store, timeout=timeout, rank=own, world_size=ranks)
     except (RuntimeError, OSError) as error:
         why = str(error).splitlines()[0]
+        if "EADDRINUSE" in str(error):
+            raise ConnectionError(
+                f"rank {own} of {ranks} cannot be the meeting place at {where}, since port {port} is in use: end what uses it, or "
+                f"set another MASTER_PORT on every rank ({why})"
+            ) from None
         raise ConnectionError(f"rank {own} of {ranks} did not meet the others at {where} within {(timeout or _MEETING).total_seconds():g} s: {why}") from None
 
 

@@ -41,7 +41,11 @@ def safe_get_full_fp32_param(param: torch.nn.Parameter) -> torch.Tensor:
 
 
 def safe_set_full_fp32_param(param: torch.nn.Parameter, value: torch.Tensor) -> None:
-    """Sets the fp32 master weights; the weights that compute follow. ``value`` has the parameter's shape."""
+    """Sets the fp32 master weights; the weights that compute follow. ``value`` has the parameter's shape.
+
+    Every rank calls it with equal values: each rank sets the elements that it keeps, from its own ``value``. Values that differ
+    are mixed.
+    """
     owner = _owner(param)
     owner.model.loop.set_master(owner.name, _tensor(value))
 
@@ -56,7 +60,10 @@ def safe_get_full_optimizer_state(param: torch.nn.Parameter, optim_state_key: st
 
 
 def safe_set_full_optimizer_state(param: torch.nn.Parameter, value: torch.Tensor, optim_state_key: str) -> None:
-    """Sets a state. ``value`` has the parameter's shape; states in bf16 are rounded to nearest."""
+    """Sets a state. ``value`` has the parameter's shape; states in bf16 are rounded to nearest.
+
+    Every rank calls it with equal values, as :func:`safe_set_full_fp32_param`.
+    """
     owner = _owner(param)
     if optim_state_key == "fp32_param":
         safe_set_full_fp32_param(param, value)
@@ -76,7 +83,10 @@ def safe_get_full_grad(param: torch.nn.Parameter) -> torch.Tensor | None:
 
 def safe_set_full_grad(param: torch.nn.Parameter, value: torch.Tensor) -> None:
     """Sets the gradient of the step, without the loss scale. It is rounded to the type that gradients are summed in
-    (data_types.grad_accum_dtype, else the type that computes), and over ranks to communication_data_type."""
+    (data_types.grad_accum_dtype, else the type that computes), and over ranks to communication_data_type.
+
+    Every rank calls it with equal values, as :func:`safe_set_full_fp32_param`.
+    """
     owner = _owner(param)
     owner.model.loop.set_gradient(owner.name, _tensor(value).float() * owner.model.loop.loss_scale * owner.model.loop.gradient_divisor)
 

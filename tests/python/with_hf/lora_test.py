@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hf_runs import run, write_config, zero_config
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import MixtralConfig, MixtralForCausalLM
+
+import sluice
 
 LORA_R, LAYERS, HIDDEN, INNER = 16, 4, 256, 512
 ADAPTERS = LAYERS * LORA_R * (4 * 2 * HIDDEN + 3 * (HIDDEN + INNER))  # of q, k, v, o and of gate, up, down
@@ -79,3 +84,64 @@ def test_ranks_save_modules_that_train_whole(tmp_path: Path) -> None:
     zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
     ds_json = write_config(tmp_path, zero_config(scheduler=None, zero_optimization=zero))
     assert "saved as trained" in run("lora_ranks_script.py", tmp_path / "output", ds_json, ranks=2)
+
+
+def experts_model(checkpointing: bool, dtype: torch.dtype) -> PeftModel:
+    torch.manual_seed(0)
+    sizes = dict(vocab_size=97, hidden_size=32, intermediate_size=16, num_hidden_layers=2, num_attention_heads=4)
+    base = MixtralForCausalLM(MixtralConfig(**sizes, num_key_value_heads=2, num_local_experts=4, max_position_embeddings=64))
+    if checkpointing:
+        base.gradient_checkpointing_enable({"use_reentrant": False})
+        base.enable_input_require_grads()
+    experts = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+    return get_peft_model(base, LoraConfig(r=2, target_modules=[], target_parameters=experts)).to(dtype)
+
+
+def experts_engine(model: PeftModel, dtype: torch.dtype) -> sluice.SluiceEngine:
+    offload = {"device": "cpu"}
+    source = {
+        "train_micro_batch_size_per_gpu": 2,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.01}},
+        "zero_optimization": {"stage": 3, "offload_optimizer": offload, "offload_param": offload},
+        "bf16": {"enabled": dtype == torch.bfloat16},
+        "sluice": {"device": "host", "threads": {"compute": 1}},
+    }
+    return sluice.initialize(model=model, config=source)[0]
+
+
+def train_experts(engine: sluice.SluiceEngine, steps: int) -> list[float]:
+    ids = torch.randint(0, 97, (2, 12), generator=torch.Generator().manual_seed(1))
+    found = []
+    for _ in range(steps):
+        loss = engine(input_ids=ids, labels=ids).loss
+        engine.backward(loss)
+        engine.step()
+        found.append(loss.item())
+    return found
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_adapters_of_experts_train_and_resume(checkpointing: bool, dtype: torch.dtype, tmp_path: Path) -> None:
+    """PEFT registers a parametrization in each forward, for the parameters that ``target_parameters`` names."""
+    plain = experts_model(checkpointing, torch.float32)
+    optimizer = torch.optim.AdamW([each for each in plain.parameters() if each.requires_grad], lr=1e-2, weight_decay=0.01)
+    ids = torch.randint(0, 97, (2, 12), generator=torch.Generator().manual_seed(1))
+    expected = []
+    for _ in range(4):
+        loss = plain(input_ids=ids, labels=ids).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        expected.append(loss.item())
+    engine = experts_engine(experts_model(checkpointing, dtype), dtype)
+    losses = train_experts(engine, 2)
+    engine.save_checkpoint(str(tmp_path))
+    losses += train_experts(engine, 2)
+    engine.destroy()
+    assert losses == pytest.approx(expected, rel=1e-6 if dtype == torch.float32 else 1e-2)
+    assert losses[0] > losses[-1]
+    resumed = experts_engine(experts_model(checkpointing, dtype), dtype)
+    resumed.load_checkpoint(str(tmp_path))
+    assert train_experts(resumed, 2) == losses[2:]
+    resumed.destroy()

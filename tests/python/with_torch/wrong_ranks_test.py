@@ -161,3 +161,17 @@ def test_an_environment_that_cannot_be_is_one_line(variables: dict[str, str], me
     output, _ = process.communicate(timeout=MOST_SECONDS)
     assert process.returncode == 1
     assert output.splitlines()[-1].startswith(message)
+
+
+def test_a_port_in_use_is_named_with_the_way_out() -> None:
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        port = int(taken.getsockname()[1])
+        process = start(0, port, "-c", JOIN)
+        output, _ = process.communicate(timeout=MOST_SECONDS)
+    assert process.returncode == 1
+    end = output.splitlines()[-1]
+    where = f"127.0.0.1:{port}, since port {port} is in use: "
+    assert end.startswith(f"ConnectionError: rank 0 of 2 cannot be the meeting place at {where}")
+    assert "set another MASTER_PORT on every rank" in end

@@ -212,8 +212,14 @@ def _refuse(absent: torch.Tensor, what: str, is_write: bool) -> NoReturn:
             f"{begin}its values are not here, since this is not the forward of its block. "
             "sluice.zero.register_external_parameter(module, parameter) brings them for the module whose forward uses them"
         )
-    when = "while its unit does not compute" if torch._C._current_graph_task_id() != -1 else "between passes"
+    in_backward = torch._C._current_graph_task_id() != -1
+    when = "while its unit does not compute" if in_backward else "between passes"
     end = "; torch.zeros(parameter.ds_shape, dtype=parameter.dtype, device=parameter.device) has its shape" if what in _LIKE else ""
+    if in_backward:
+        end += (
+            ". A backward that calls modules inside a unit by themselves, as a reversible layer's, needs these modules as units: "
+            "initialize(..., units=[...]) with their classes"
+        )
     raise RuntimeError(
         f"{begin}its values are not here {when}, at every ZeRO stage. Inside sluice.zero.GatheredParameters(parameters) "
         "they are, with modifier_rank=0 to change them; the model's state_dict() has copies" + end

@@ -28,6 +28,7 @@ from torch._compile import _disable_dynamo
 from ..units import Unit
 from ..watched_loop import WatchedLoop
 from .inputs import Inputs, swapped, tensors_in, with_bases
+from .parametrized import keep_counts_of_writes
 from .transforms import refuse_in_graph, refuse_transforms
 from .watched import unwatch, watch
 from .writes import Writes, refuse, rescaled_tables
@@ -90,6 +91,7 @@ class Hooks:
         self._keeps = keeps
         self._open: list[_Call] = []  # calls whose backward has begun, in order
         self._in_backward = False
+        keep_counts_of_writes()
         rescaled = rescaled_tables(model)
         self._states = [
             _State(index, unit, Writes(unit.name, unit.params, rescaled, loop.is_weight), only_computes)

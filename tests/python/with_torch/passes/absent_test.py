@@ -17,6 +17,7 @@ from small_models import Block, config, engine_of, make, train
 from torch import nn
 
 import sluice
+from sluice import utils
 
 Use = Callable[[nn.Module, nn.Parameter], Any]
 
@@ -249,4 +250,57 @@ def test_a_hook_of_a_backward_is_not_between_passes() -> None:
     model[1].register_full_backward_hook(lambda module, inputs, outputs: model[0].weight.norm() and None)
     with pytest.raises(RuntimeError, match="its values are not here while its unit does not compute"):
         engine.backward(engine(torch.ones(2, 4)).square().mean())
+    engine.destroy()
+
+
+class Reversible(nn.Module):
+    """A block whose autograd function computes it again in backward, by its inner module alone."""
+
+    class Again(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, block: Reversible) -> torch.Tensor:
+            ctx.block = block
+            ctx.save_for_backward(x)
+            return block(x)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+            with torch.enable_grad():
+                x = ctx.saved_tensors[0].detach().requires_grad_()
+                ctx.block.inner(x).backward(gradient)
+            assert x.grad is not None
+            return x.grad, None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
+
+
+class OfReversible(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.blocks = nn.Linear(4, 4), nn.ModuleList([Reversible(), Reversible()])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = Reversible.Again.apply(x, block)
+        return x.square().mean()
+
+
+def test_a_backward_that_calls_inner_modules_is_an_error_that_says_how_it_works() -> None:
+    engine = engine_of(OfReversible(), config("cpu"))
+    loss = engine(torch.ones(2, 4))
+    with pytest.raises(RuntimeError, match=r"needs these modules as units: initialize\(\.\.\., units=\[\.\.\.\]\)"):
+        engine.backward(loss)
+    engine.destroy()
+    plain, model = make(OfReversible), make(OfReversible)
+    plain(torch.ones(2, 4)).backward()
+    engine = engine_of(model, config("cpu"), units=["Linear"])
+    engine.backward(engine(torch.ones(2, 4)))
+    for name, parameter in plain.named_parameters():
+        assert torch.equal(utils.safe_get_full_grad(model.get_parameter(name)), parameter.grad), name  # type: ignore[arg-type]
     engine.destroy()

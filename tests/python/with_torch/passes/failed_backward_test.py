@@ -76,3 +76,50 @@ def test_an_error_for_memory_says_what_sluice_holds(fails: str) -> None:
             engine.backward(engine(torch.ones(2, 8)).square().mean())
     held = engine.report()["plan"]["planned_bytes"]["device"] / (1 << 30)
     assert caught.value.__notes__ == [f'Sluice holds {held:.2f} GiB of {engine.device}; "device_bytes" in "sluice" limits it']
+
+
+class Gathering(nn.Module):
+    """Its first block puts a result into a list that is no argument, for the second one."""
+
+    class Inner(nn.Module):
+        def __init__(self, aside: list[torch.Tensor], bias: bool) -> None:
+            super().__init__()
+            self.inner, self.aside = nn.Linear(8, 8, bias=bias), aside
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.inner(x + sum(self.aside))
+            self.aside.append(y)
+            return x
+
+    def __init__(self, bias: bool) -> None:
+        super().__init__()
+        aside: list[torch.Tensor] = []
+        self.first, self.aside = nn.Linear(8, 8), aside
+        self.blocks = nn.ModuleList(self.Inner(aside, bias) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.aside.clear()
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return x + self.aside[-1]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes before Python 3.11")
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_tensor_that_leaves_its_unit_by_a_list_is_an_error_with_its_cause(bias: bool) -> None:
+    engine = engine_of(Gathering(bias))
+    loss = engine(torch.ones(2, 8)).square().mean()
+    with pytest.raises(RuntimeError) as found:
+        engine.backward(loss)
+    assert "return it from the unit's forward" in "".join(found.value.__notes__).lower()
+    engine.destroy()
+
+
+def test_another_error_of_a_backward_has_no_note_of_units() -> None:
+    engine = engine_of(Failing())
+    engine.module.place = "between"
+    with pytest.raises(torch.OutOfMemoryError) as found:
+        engine.backward(engine(torch.ones(2, 8)).square().mean())
+    assert "unit" not in "".join(getattr(found.value, "__notes__", []))
+    engine.destroy()

@@ -180,6 +180,68 @@ def test_a_forward_that_writes_to_no_weight_is_none() -> None:
     engine.destroy()
 
 
+class Doubled(nn.Module):
+    def __init__(self, right_inverse: Callable[[torch.Tensor], torch.Tensor] | None = None) -> None:
+        super().__init__()
+        if right_inverse is not None:
+            self.right_inverse = right_inverse
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return 2 * weight
+
+
+class Parametrized(nn.Module):
+    """Its forward registers a parametrization and removes it, as PEFT's LoRA of parameters does."""
+
+    right_inverse: Callable[[torch.Tensor], torch.Tensor] | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        nn.utils.parametrize.register_parametrization(self.inner, "weight", Doubled(self.right_inverse))
+        try:
+            return self.inner(x)
+        finally:
+            nn.utils.parametrize.remove_parametrizations(self.inner, "weight", leave_parametrized=False)
+
+
+class OfParametrized(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Parametrized() for _ in range(2)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.utils.checkpoint.checkpoint(self.blocks[0], x, use_reentrant=False)
+        return self.blocks[1](x).square().mean()
+
+
+@pytest.mark.parametrize("keys", [{}, {"sluice": MEMORY_OF_ITS_OWN}], ids=["host", "memory of its own"])
+def test_a_parametrization_that_a_forward_registers_is_no_write(keys: dict[str, Any]) -> None:
+    plain = make(OfParametrized)
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3, weight_decay=0.01)
+    engine = engine_of(make(OfParametrized), config(**keys))
+    for _ in range(3):
+        expected = plain(torch.ones(2, 16))
+        expected.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        loss = engine(torch.ones(2, 16))
+        engine.backward(loss)
+        engine.step()
+        assert abs(float(loss.detach() / expected.detach()) - 1) < 1e-6
+    engine.destroy()
+
+
+def test_a_parametrization_that_changes_the_values_is_a_write() -> None:
+    engine = engine_of(make(OfParametrized))
+    engine.module.blocks[1].right_inverse = lambda weight: weight / 2  # type: ignore[assignment]
+    with pytest.raises(ValueError, match="parameter blocks.1.inner.weight of unit blocks.1 was given other values"):
+        engine(torch.ones(2, 16))
+    engine.destroy()
+
+
 def test_writes_inside_gathered_parameters_are_those_of_the_context() -> None:
     engine = engine_of(make(Writing, write=WRITES["clamped"]))
     parameter = engine.module.scale
