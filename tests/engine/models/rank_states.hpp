@@ -26,7 +26,6 @@
 
 namespace sluice::models::test {
 
-using Durability;
 using offload::SwapStore;
 
 inline std::unique_ptr<nvme::IoEngine> make_engine() {

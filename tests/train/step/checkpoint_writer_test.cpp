@@ -355,7 +355,7 @@ TEST_F(CheckpointWriting, FilesThatCannotBeMadeCostTheCheckpoint) {
 TEST_F(CheckpointWriting, ASwapDirectoryThatCannotBeReadIsNotSaidToBeGone) {
   const plan::Plan plan =
       plan_with({.name = "nvme", .states = Home::nvme, .weights = Home::nvme}, {}, false);
-  RunResources resources(plan, SwapMode::create);
+  RunResources resources = test::make_resources(plan, SwapMode::create);
   initialise_states(resources, kSeed, std::nullopt);
   Progress progress;
   begin_progress(progress, *resources.communicator);

@@ -153,8 +153,9 @@ TEST_F(GradientFlowTest, AStepThatLacksGradientsLeavesTheLossScale) {
   flow_.begin_step();
   send(last());
   flow_.finish_moves();
-  EXPECT_THROW(end_step(config, BackwardResult{.gradient_norm = 1}, kUpdate, flow_, progress),
-               InvalidArgument);
+  BackwardResult backward;
+  backward.gradient_norm = 1;
+  EXPECT_THROW(end_step(config, backward, kUpdate, flow_, progress), InvalidArgument);
   EXPECT_EQ(progress.loss_scaler.scale(), before);
   EXPECT_EQ(progress.step, 0);
 }
