@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from small_models import run_two_ranks
+from forked import run_two_ranks
 
 SCRIPT = Path(__file__).parent / "defaults_script.py"
 
