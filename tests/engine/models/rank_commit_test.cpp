@@ -103,6 +103,15 @@ TEST(RankCommit, ARankThatIsAStepAheadGoesBack) {
   EXPECT_EQ(difference_from(dir.path(), 3), "");
 }
 
+// A commit of two ranks up to ranks.json, without the second phase.
+void replace_manifest(const Rank& rank, std::int64_t step) {
+  const std::uint64_t digest = rank.store->prepare_commit(step, to_json(state_at(step, 2)));
+  offload::RankManifest manifest{.step = step, .digests = {}};
+  for (const std::string& each : gather_texts(*rank.communicator, std::to_string(digest)))
+    manifest.digests.push_back(std::stoull(each));
+  if (rank.rank == 0) offload::replace_rank_manifest(rank.directory, manifest, Durability::process);
+}
+
 // Killed after rank 0 replaced ranks.json: on all ranks, or on some, the second phase is missing.
 TEST(RankCommit, AStepThatAllRanksHadIsCommittedByTheNextRun) {
   for (const int finished : {-1, 0, 1}) {
@@ -111,12 +120,7 @@ TEST(RankCommit, AStepThatAllRanksHadIsCommittedByTheNextRun) {
     const auto errors = on_ranks(dir.path(), 2, [&](Rank& rank) {
       rank.resume();
       rank.write(3);
-      const std::uint64_t digest = rank.store->prepare_commit(3, to_json(state_at(3, 2)));
-      offload::RankManifest manifest{.step = 3, .digests = {}};
-      for (const std::string& each : gather_texts(*rank.communicator, std::to_string(digest)))
-        manifest.digests.push_back(std::stoull(each));
-      if (rank.rank == 0)
-        offload::replace_rank_manifest(rank.directory, manifest, Durability::process);
+      replace_manifest(rank, 3);
       rank.communicator->barrier();
       if (rank.rank == finished) rank.store->finish_commit();
     });
@@ -155,12 +159,7 @@ TEST(RankCommit, ACommitAgainKeepsTheStepThatMayBeCommitted) {
   const auto errors = on_ranks(dir.path(), 2, [](Rank& rank) {
     rank.resume();
     rank.write(3);
-    const std::uint64_t digest = rank.store->prepare_commit(3, to_json(state_at(3, 2)));
-    offload::RankManifest manifest{.step = 3, .digests = {}};
-    for (const std::string& each : gather_texts(*rank.communicator, std::to_string(digest)))
-      manifest.digests.push_back(std::stoull(each));
-    if (rank.rank == 0)
-      offload::replace_rank_manifest(rank.directory, manifest, Durability::process);
+    replace_manifest(rank, 3);
     for (const std::int64_t step : {3, 4}) {
       const std::exception_ptr error = error_of([&] { rank.commit(step); });
       EXPECT_THAT(failure_text(error), HasSubstr("end this run and resume"));

@@ -52,8 +52,8 @@ CheckpointWriter::MakeIo like_the_runs(const RunResources& resources) {
   };
 }
 
-// What a checkpoint needs beside its files: a thread, an I/O queue. Where the system has none left,
-// the checkpoint cannot be written, as on a drive that fails: StorageError instead of other errors.
+// A checkpoint needs a thread and an I/O queue beside its files. Where the system has none left, it
+// cannot be written, as on a drive that fails: StorageError instead of other errors.
 template <typename Make>
 auto made_for(const fs::path& folder, const Make& make) {
   try {
