@@ -195,9 +195,9 @@ void run_generation(const GenerateRequest& request, GenerateObserver& observer,
   Generator generator(shape, source);
 
   const std::int64_t window = shape.model.n_positions;
+  // There are more tokens than `count`.
   const auto keep_last = [&](std::int64_t count) {
-    if (static_cast<std::int64_t>(tokens.size()) > count)
-      tokens.erase(tokens.begin(), tokens.end() - count);
+    tokens.erase(tokens.begin(), tokens.end() - count);
   };
   if (static_cast<std::int64_t>(tokens.size()) > window) {
     keep_last(window);
