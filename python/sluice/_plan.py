@@ -141,6 +141,8 @@ def plan(
     if machine is not None:
         _apply(machine, facts)
     path = os.fspath(rates)
+    if path:
+        _core.require_rates(path)
     made = _core.make_plan(loaded._parsed, _model_of(model), placement, facts, path)
     if machine is None:
         made.add_storage_choices()  # they are about this machine's drives

@@ -226,6 +226,7 @@ TEST(Rates, WhatEndsNeverIsNotReadOrReplaced) {
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   for (const std::string& path : {pipe, directory.path(), std::string("/dev/zero")}) {
     EXPECT_FALSE(load_rates(path, "a").has_value()) << path;
+    EXPECT_THROW(require_rates(path), InvalidArgument) << path;
     EXPECT_THROW(check_rates_path(path), InvalidArgument) << path;
     EXPECT_THROW(save_rates(path, "a", {compute_only(), "today"}), InvalidArgument) << path;
   }

@@ -19,11 +19,19 @@ def machine(**facts: object) -> dict[str, object]:
 
 def test_a_plan_is_that_of_the_program(config_file: Path, model_file: Path, program: Program) -> None:
     made = sluice.plan(model_file, config_file)
-    shown = program.json("plan", "--config", str(config_file), "--model", str(model_file), "--rates", "none.json")
-    assert made.data == shown
-    table = program.run("plan", "--config", str(config_file), "--model", str(model_file), "--rates", "none.json")
+    (config_file.parent / "none.json").touch()
+    line = ["plan", "--config", str(config_file), "--model", str(model_file), "--rates", str(config_file.parent / "none.json")]
+    assert made.data == program.json(*line)
+    table = program.run(*line)
     assert made.table in table.stdout
     assert str(made) == table.stdout.rstrip()
+
+
+def test_a_file_without_rates_is_refused(config_file: Path, model_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="No such file"):
+        sluice.plan(model_file, config_file, rates=tmp_path / "none.json")
+    with pytest.raises(ValueError, match="holds no rates"):
+        sluice.plan(model_file, config_file, rates=model_file)
 
 
 def test_dicts_plan_as_files(config_file: Path, model_file: Path) -> None:

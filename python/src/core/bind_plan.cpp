@@ -82,6 +82,8 @@ void bind_plan(py::module_& module) {
                made.choices.push_back(std::move(line));
            })
       .def_readonly("choices", &Plan::choices);
+  module.def("require_rates", &plan::require_rates, py::arg("path"),
+             py::call_guard<py::gil_scoped_release>());
   module.def(
       "make_plan",
       [](const config::TrainConfig& config, const config::ModelConfig& model,

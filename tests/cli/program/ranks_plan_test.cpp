@@ -90,6 +90,7 @@ TEST(RanksPlan, SaysWhatItLeavesOut) {
                  "zero_optimization": {"stage": 3,
                    "offload_optimizer": {"device": "cpu", "ratio": 0.5}},
                  "sluice": {"speculative_bytes": "1GiB"}})");
+  write_file(directory.file("none.json"), "");
   const ProgramResult result =
       run_sluice({"plan", "--ranks", "2", "--config", directory.file("ds.json"), "--model",
                   directory.file("model.json"), "--rates", directory.file("none.json")});

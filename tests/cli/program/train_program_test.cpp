@@ -98,6 +98,10 @@ TEST_F(TrainProgram, APlanPredictsFromRatesThatAProbeLeft) {
                                    directory_.file("model.json"),
                                    "--rates",
                                    directory_.file("rates.json")};
+  const ProgramResult absent = run_program(line, {});
+  EXPECT_EQ(absent.exit_code, 4);
+  EXPECT_THAT(absent.err, HasSubstr("rates.json: open: No such file or directory"));
+  write_file(directory_.file("rates.json"), "");
   const ProgramResult before = run_program(line, {{"LC_ALL", "C.UTF-8"}});
   EXPECT_EQ(before.exit_code, 0) << before.err;
   EXPECT_THAT(before.out, Not(HasSubstr("predicted")));

@@ -136,6 +136,7 @@ TEST(States, APlanByPredictedTimeChangesNoBit) {
   folder.set(setup);
   const std::string rates = folder.path("rates.json");
   write_slow_rates(folder, rates);
+  write_file(folder.path("none.json"), "");
   const Outcome usual = run(folder, setup, {"--rates", folder.path("none.json")});
   const auto read = column(folder, "report", "nvme_read");
   expect_same(run(folder, setup, {"--rates", rates}), usual);

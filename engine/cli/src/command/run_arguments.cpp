@@ -60,14 +60,6 @@ void add_run_options(CLI::App& command, Building& building, Need need) {
              });
 }
 
-// $XDG_CACHE_HOME/sluice/rates.json, else ~/.cache/sluice/rates.json; empty without a home.
-std::string default_rates_path() {
-  const char* const cache = std::getenv("XDG_CACHE_HOME");
-  if (cache != nullptr && *cache == '/') return std::string(cache) + "/sluice/rates.json";
-  const char* const home = std::getenv("HOME");
-  return home != nullptr && *home == '/' ? std::string(home) + "/.cache/sluice/rates.json" : "";
-}
-
 void add_rates_option(CLI::App& command, train::TrainRequest& run) {
   run.rates_path = default_rates_path();
   add_option(
@@ -182,6 +174,13 @@ void describe_for_plan(CLI::App& command) {
 }
 
 }  // namespace
+
+std::string default_rates_path() {
+  const char* const cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && *cache == '/') return std::string(cache) + "/sluice/rates.json";
+  const char* const home = std::getenv("HOME");
+  return home != nullptr && *home == '/' ? std::string(home) + "/.cache/sluice/rates.json" : "";
+}
 
 void add_train(CLI::App& root, Building& building) {
   CLI::App& command =

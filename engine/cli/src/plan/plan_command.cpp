@@ -85,6 +85,7 @@ void show_plan(const plan::Plan& plan, const config::TrainConfig& config,
 }  // namespace
 
 int run_plan(const PlanArguments& arguments, Session& session) {
+  if (!arguments.probe) require_rates(arguments.request);
   if (!arguments.ranks.ranks.empty()) return run_ranks_plan(arguments, session);
   train::TrainRequest request = arguments.request;
   require_files(request);

@@ -4,10 +4,12 @@
 #include <vector>
 
 #include "command/config_arguments.hpp"
+#include "command/run_arguments.hpp"
 #include "config/training_config.hpp"
 #include "files/input_file.hpp"
 
 #include "sluice/models/weight_reader.hpp"
+#include "sluice/plan/rates.hpp"
 #include "sluice/train/run_data.hpp"
 
 namespace sluice::cli {
@@ -19,6 +21,10 @@ void require_files(const train::TrainRequest& run) {
   for (const std::string& path : run.data_paths) require_file_or_folder("--data", path);
   if (run.init_path) require_file_or_folder("--init", *run.init_path);
   if (run.evaluation.data_path) require_file_or_folder("--eval-data", *run.evaluation.data_path);
+}
+
+void require_rates(const train::TrainRequest& run) {
+  if (run.rates_path != default_rates_path()) plan::require_rates(run.rates_path);
 }
 
 std::optional<std::int64_t> check_data(const train::TrainRequest& run,

@@ -13,6 +13,10 @@ namespace sluice::cli {
 // Throws InvalidArgument, with the flag and the reason, when a file cannot be read.
 void require_files(const train::TrainRequest& run);
 
+// Throws IoError or InvalidArgument when the file of --rates cannot be read or holds something
+// else. Without that option there may be none.
+void require_rates(const train::TrainRequest& run);
+
 // Checks data and initial weights as training would. Returns the steps of the run: --steps, those
 // of --epochs, or the smaller number; nothing where neither is given. Throws InvalidArgument.
 std::optional<std::int64_t> check_data(const train::TrainRequest& run,

@@ -141,6 +141,7 @@ int run_train(const TrainArguments& arguments, Session& session) {
       "\nsluice: stopped at once; to go on from the last committed step:\n" + lines + "\n");
   request.command_line = valid_utf8(shell_line(session.argv()));
   require_files(request);
+  require_rates(request);
   // The library opens the data again, and says then what it reads.
   set_log_sink(nullptr);
   set_steps_of_epochs(request);

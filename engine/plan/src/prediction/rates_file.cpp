@@ -174,6 +174,14 @@ std::optional<SavedRates> load_rates(const std::string& path, const std::string&
   return std::nullopt;
 }
 
+void require_rates(const std::string& path) {
+  const UniqueFd readable(
+      SLUICE_SYSCALL(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC), path));
+  const std::optional<Json::Value> entries = entries_of(path);
+  SLUICE_CHECK(entries.has_value(),
+               path + ": holds no rates; sluice plan --probe --rates FILE writes a file of rates");
+}
+
 void check_rates_path(const std::string& path) {
   replaceable_entries(path);
   // save_rates() makes the folders that are absent.

@@ -52,6 +52,10 @@ struct SavedRates {
 // Loads the rates stored under `key`. Returns nullopt when there are none, when the file is not a
 // rates file, or when a number is implausible (a speed of nothing, seconds without end).
 std::optional<SavedRates> load_rates(const std::string& path, const std::string& key);
+// For a file that a user named, and that load_rates() would pass over without a word: throws
+// IoError when `path` cannot be read, and InvalidArgument when it holds something else than rates.
+// An empty file passes.
+void require_rates(const std::string& path);
 // Throws InvalidArgument when `path` is a file with other content than rates: save_rates() would
 // replace it. A missing or empty file passes. Throws IoError when no file can be made beside
 // `path`.
