@@ -74,14 +74,38 @@ def _apply(facts: Mapping[str, Any], machine: _core.MachineFacts) -> None:
             try:
                 setattr(machine, name, facts[name])
             except TypeError:
+                if isinstance(facts[name], int):
+                    limit = "from 0 to 2**31 - 1" if name == "cores" else "from 0 to 2**64 - 1"
+                    raise ValueError(f"machine[{name!r}] is {facts[name]}: expected a number {limit}") from None
                 raise wrong_type(f"machine[{name!r}]", facts[name], "a whole number") from None
+    if machine.cores < 1:
+        raise ValueError(f"machine['cores'] is {machine.cores}: expected at least 1")
+    if machine.available_memory_bytes > machine.total_memory_bytes:
+        raise ValueError(
+            f"machine['available_memory_bytes'] is {machine.available_memory_bytes}, more than "
+            f"total_memory_bytes, {machine.total_memory_bytes}"
+        )
     if "available_memory_bytes" in facts:
         machine.clear_group_memory()  # a limit of this process, not of the machine described
     if "free_disk_bytes" in facts:
         machine.free_disk_bytes = [(os.fspath(path), count) for path, count in facts["free_disk_bytes"].items()]
     if "gpu" in facts:
         gpu = facts["gpu"]
-        machine.gpu = None if gpu is None else _core.GpuFacts(**{"index": 0, **gpu})
+        machine.gpu = None if gpu is None else _gpu_of(gpu)
+
+
+def _gpu_of(facts: Mapping[str, Any]) -> _core.GpuFacts:
+    keys = ("name", "total_bytes", "free_bytes")
+    missing = [key for key in keys if key not in facts]
+    unknown = sorted(set(facts) - {"index", *keys})
+    if missing or unknown:
+        found = f"{missing[0]!r} is missing" if missing else f"there is no {unknown[0]!r}"
+        raise ValueError(f"machine['gpu']: {found}; it has index (default 0), {', '.join(keys)}")
+    if facts["free_bytes"] > facts["total_bytes"]:
+        raise ValueError(
+            f"machine['gpu']: free_bytes is {facts['free_bytes']}, more than total_bytes, {facts['total_bytes']}"
+        )
+    return _core.GpuFacts(**{"index": 0, **facts})
 
 
 def machine_facts(config: Source | Config) -> dict[str, Any]:
@@ -119,8 +143,8 @@ def plan(
     """Plans a run: the table of `sluice plan`, before anything is allocated.
 
     ``model``: a PyTorch module, which may be on the meta device, as :func:`sluice.initialize` would train it with these
-    ``units``; or a Hugging Face ``config.json`` of type gpt2, as a path or a dict, as `sluice train` would. ``config``: a DeepSpeed JSON file, as a
-    path, a dict or a :class:`sluice.config.Config`. ``placement``: "configured", or "resident" for everything on the
+    ``units``; or a Hugging Face ``config.json`` of type gpt2, as a path or a dict, as `sluice train` would.
+    ``config``: a DeepSpeed JSON file, as a path, a dict or a :class:`sluice.config.Config`. ``placement``: "configured", or "resident" for everything on the
     device. ``machine``: facts that replace those of this machine, by the keys of :func:`machine_facts`. ``rates``: a
     file that ``sluice plan --probe --rates FILE`` wrote; the plan then has predicted seconds. With several ranks all of
     them call it for a module: they plan with the least of their machines.

@@ -91,6 +91,19 @@ def test_mistakes_are_errors(tmp_path: Path) -> None:
         sluice.plan(MODEL, CONFIG, machine={"ram": 1})
     with pytest.raises(TypeError, match=r"machine\['cores'\] is of class str: expected a whole number"):
         sluice.plan(MODEL, CONFIG, machine={"cores": "all"})
+    with pytest.raises(ValueError, match=r"machine\['cores'\] is 0: expected at least 1"):
+        sluice.plan(MODEL, CONFIG, machine={"cores": 0})
+    with pytest.raises(ValueError, match=r"machine\['total_memory_bytes'\] is -1: expected a number from 0 to 2\*\*64 - 1"):
+        sluice.plan(MODEL, CONFIG, machine={"total_memory_bytes": -1})
+    with pytest.raises(ValueError, match="is 99, more than total_memory_bytes, 98"):
+        sluice.plan(MODEL, CONFIG, machine={"total_memory_bytes": 98, "available_memory_bytes": 99})
+    for gpu, message in [
+        ({}, "'name' is missing; it has index"),
+        ({"name": "H100", "total_bytes": 2, "free_bytes": 1, "cores": 1}, "there is no 'cores'"),
+        ({"name": "H100", "total_bytes": 1, "free_bytes": 2}, "free_bytes is 2, more than total_bytes, 1"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            sluice.plan(MODEL, CONFIG, machine={"gpu": gpu})
     with pytest.raises(ValueError, match="the model cannot be written as JSON: n_embd is of class object"):
         sluice.plan({**MODEL, "n_embd": object()}, CONFIG)
     with pytest.raises(ValueError, match='placement is "gpu"; it must be "configured" or "resident"'):

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <set>
@@ -109,8 +110,10 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Tensor
   const std::uint64_t header_bytes = header.size();
   for (std::uint64_t& offset : offsets_bytes_) offset += kHeaderLengthBytes + header_bytes;
 
-  fd_ = UniqueFd(SLUICE_SYSCALL(
-      ::open(temporary_path_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666), path_));
+  fd_ = UniqueFd(::open(temporary_path_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!fd_)
+    throw IoError(errno, "open", path_, 0, 0,
+                  errno == ENOENT ? "its folder does not exist; create it first" : "");
   try {
     allocate_file(fd_.get(), path_, kHeaderLengthBytes + header_bytes + data_bytes);
     write_exactly(fd_.get(), path_, std::as_bytes(std::span(&header_bytes, 1)), 0);

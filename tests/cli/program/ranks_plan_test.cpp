@@ -20,6 +20,7 @@ TEST(RanksPlan, PrintsBytesSecondsAndEveryAssumption) {
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_THAT(result.out,
                 AllOf(HasSubstr("(derived: a GPT of about "), HasSubstr("no --config, assumed"),
+                      HasSubstr("states on nvme (12 bytes a parameter)"),
                       HasSubstr("400 teraflop/s (assumed)"), HasSubstr("4 (given), each: 6 GB/s"),
                       HasSubstr("50 GB/s (given)"), HasSubstr("billion parameters/s (assumed)"),
                       HasSubstr("a host has up to 8 ranks"), HasSubstr("all-gather"),
@@ -80,6 +81,12 @@ TEST(RanksPlan, DividesTheBatchByTheRanks) {
   const ProgramResult refused = plan("1,3");
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(refused.err, HasSubstr("8 is not 2 x 1 x 3"));
+}
+
+TEST(RanksPlan, CountsTheUpperHalfOfASplitMasterInMemoryAsTheWeight) {
+  const ProgramResult result = run_sluice({"plan", "--ranks", "1", "--parameters", "7B"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("states on host (10 bytes a parameter)"));
 }
 
 TEST(RanksPlan, SaysWhatItLeavesOut) {

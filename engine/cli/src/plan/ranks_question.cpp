@@ -78,7 +78,7 @@ void describe_run(bool has_config, RanksQuestion& question) {
       std::string(has_config ? "configuration: "
                              : "no --config, assumed: AdamW, bf16, clipping; ") +
       "stage " + std::to_string(shape.stage) + ", weights on " + tier(shape.weights) +
-      ", states on " + tier(shape.states) + " (" + std::to_string(shape.format.element_bytes()) +
+      ", states on " + tier(shape.states) + " (" + std::to_string(plan::state_bytes(shape)) +
       " bytes a parameter), " + batch_of_ranks(question));
   const config::TrainConfig& config = question.configs.begin()->second;
   const auto leave_out = [&](bool is_set, const char* key) {

@@ -21,10 +21,6 @@ std::uint64_t state_memory_bytes(const RankShape& shape) {
   return shape.format.element_bytes() - (shape.format.is_split() ? shape.weight_bytes : 0);
 }
 
-std::uint64_t state_bytes(const RankShape& shape) {
-  return shape.states == Tier::nvme ? shape.format.element_bytes() : state_memory_bytes(shape);
-}
-
 std::uint64_t input_bytes(const RankShape& shape) {
   return (shape.layers + 1) * shape.micro_batches * shape.micro_batch * shape.sequence *
          shape.width * shape.weight_bytes;
@@ -37,6 +33,10 @@ void add(RankBytes& bytes, Tier tier, std::uint64_t count) {
 }
 
 }  // namespace
+
+std::uint64_t state_bytes(const RankShape& shape) {
+  return shape.states == Tier::nvme ? shape.format.element_bytes() : state_memory_bytes(shape);
+}
 
 RankBytes rank_bytes(const RankShape& shape, std::uint64_t ranks) {
   const std::uint64_t all = shape.parameters;

@@ -60,6 +60,8 @@ struct RankBytes {
   std::uint64_t nvme_bytes = 0;
 };
 // The bytes of one rank of `ranks`. A shard is 1/ranks of the parameters, rounded up.
+// Bytes of a parameter's states in one slot, at their tier.
+std::uint64_t state_bytes(const RankShape& shape);
 RankBytes rank_bytes(const RankShape& shape, std::uint64_t ranks);
 
 // Bytes that one rank moves in a step.
