@@ -13,8 +13,8 @@ stage "scripts/test.sh" scripts/test.sh --long --sanitizers || true
 stage "schema of the configuration" scripts/config_schema.sh || true
 stage "DeepSpeed's and torch's schedules" scripts/test_peers.sh || true
 stage "2,000 late schedules" env SLUICE_SCHEDULES=2000 build/bin/late_gpu_test || true
-deeper='Resume.AfterKills*:States.ASignalCommits*:Timing.*:RankFailures.AnErrorOfRankZero*'
-for name in train_resume_test train_states_test train_timing_test rank_failures_test; do
+deeper='Resume.AfterKills*:States.ASignalCommits*:States.EveryFormat*:*/Optimizers.OffloadedEquals*:Timing.*:RankFailures.AnErrorOfRankZero*'
+for name in train_resume_test train_states_test train_optimizers_test train_timing_test rank_failures_test; do
   stage "$name, deep" env SLUICE_DEEP=1 "build/bin/$name" --gtest_filter="$deeper" || true
 done
 stage "100 restarts" env SLUICE_RESTARTS=100 build/bin/train_restarts_test || true

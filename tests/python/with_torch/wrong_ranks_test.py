@@ -135,7 +135,7 @@ def test_ranks_that_step_with_different_values_are_named() -> None:
     assert "the ranks step with different values: lr of parameter group 0 is 0.001 on rank 0 and 0.25 on rank 1" in output
 
 
-JOIN = "import datetime, sluice; sluice.init_distributed(timeout=datetime.timedelta(seconds=3))"
+JOIN = "import datetime, sluice; sluice.init_distributed(timeout=datetime.timedelta(seconds=1))"
 
 
 def test_variables_that_are_missing_are_named() -> None:
