@@ -46,6 +46,11 @@ TEST(WrapSentences, BreaksLongLinesAtSpacesAndKeepsTables) {
             "chosen: activations of\n  one micro-batch\nshort\n");
   const std::string table = "weights            977 MiB         -     -  bf16\n";
   EXPECT_EQ(wrap_sentences(table, 24), table);
+  EXPECT_EQ(wrap_sentences("states   -  one in \xC3\xA9 slot on disk\n", 24),
+            "states   -  one in \xC3\xA9\n            slot on disk\n");
+  EXPECT_EQ(wrap_sentences("    honoured, a number\n", 20), "    honoured, a\n    number\n");
+  const std::string to_copy = "  sluice train --config ds.json --resume\n";
+  EXPECT_EQ(wrap_sentences(to_copy, 24), to_copy);
   EXPECT_EQ(wrap_sentences("", 24), "");
 }
 

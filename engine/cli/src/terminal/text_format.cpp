@@ -128,17 +128,39 @@ std::vector<std::string> wrap(const std::string& text, std::size_t columns) {
   return lines;
 }
 
+namespace {
+
+std::string joined(const std::vector<std::string>& lines, const std::string& separator) {
+  std::string out;
+  for (std::size_t i = 0; i < lines.size(); ++i) out += (i > 0 ? separator : "") + lines[i];
+  return out;
+}
+
+// A row of a table that is longer than `columns`: words in its last cell go on below the cell's
+// begin, where the columns before it leave a third of the width. A line of one cell behind two
+// spaces is a command.
+std::string wrap_last_cell(const std::string& row, std::size_t columns) {
+  const std::size_t begin = row.rfind("  ") + 2;
+  const std::size_t indent = display_width(row.substr(0, begin));
+  const bool is_command = begin == 2;
+  if (is_command || indent > columns * 2 / 3) return row;
+  return row.substr(0, begin) +
+         joined(wrap(row.substr(begin), columns - indent), "\n" + std::string(indent, ' '));
+}
+
+}  // namespace
+
 std::string wrap_sentences(std::string_view text, std::size_t columns) {
   std::string out;
   while (!text.empty()) {
     const std::size_t end = std::min(text.find('\n'), text.size());
     const std::string line(text.substr(0, end));
-    const bool is_table = line.find("  ") != std::string::npos;
-    if (display_width(line) <= columns || is_table) {
+    if (display_width(line) <= columns) {
       out += line;
+    } else if (line.find("  ") != std::string::npos) {
+      out += wrap_last_cell(line, columns);
     } else {
-      const std::vector<std::string> parts = wrap(line, columns - 2);
-      for (std::size_t i = 0; i < parts.size(); ++i) out += (i > 0 ? "\n  " : "") + parts[i];
+      out += joined(wrap(line, columns - 2), "\n  ");
     }
     if (end < text.size()) out += '\n';
     text.remove_prefix(std::min(end + 1, text.size()));

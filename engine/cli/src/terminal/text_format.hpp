@@ -36,7 +36,8 @@ std::string_view cut_to_width(std::string_view text, std::size_t columns);
 // Breaks at spaces so that no line is longer than `columns`; a longer word stays whole.
 std::vector<std::string> wrap(const std::string& text, std::size_t columns);
 // Breaks the lines of `text` that are longer than `columns`, and indents what follows. A line with
-// two spaces side by side stays: it is of a table, or to be copied. `columns`: at least 20.
+// two spaces side by side is of a table: only words of its last cell go on below the cell. A line
+// with two spaces at its begin alone is a command to be copied, and stays. `columns`: at least 20.
 std::string wrap_sentences(std::string_view text, std::size_t columns);
 
 }  // namespace sluice::cli
