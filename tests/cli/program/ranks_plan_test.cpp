@@ -126,6 +126,7 @@ TEST(RanksPlan, RefusesWhatHasNoMeaning) {
               HasSubstr("--network needs --ranks"));
   EXPECT_THAT(error({"--ranks", "8"}), HasSubstr("--ranks needs a model"));
   EXPECT_THAT(error({"--ranks", "8,x", "--parameters", "7B"}), HasSubstr("--ranks: expected"));
+  EXPECT_THAT(error({"--ranks", "8,", "--parameters", "7B"}), HasSubstr("--ranks: expected"));
   EXPECT_THAT(error({"--ranks", "8", "--parameters", "7X"}), HasSubstr("as in 350M, 70B"));
   EXPECT_THAT(error({"--ranks", "8", "--parameters", "7B", "--model", "m"}),
               HasSubstr("exclude each other"));

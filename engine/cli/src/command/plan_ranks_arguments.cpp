@@ -89,7 +89,8 @@ std::vector<std::uint64_t> to_ranks(const std::string& text) {
   std::istringstream parts(text);
   for (std::string part; std::getline(parts, part, ',');)
     ranks.push_back(to_count("--ranks", part, kMostRanks));
-  SLUICE_CHECK(!ranks.empty(), "--ranks: expected numbers as in 8,64,512, found \"" + text + "\"");
+  SLUICE_CHECK(!ranks.empty() && text.back() != ',',
+               "--ranks: expected numbers as in 8,64,512, found \"" + text + "\"");
   return ranks;
 }
 
