@@ -7,7 +7,6 @@ import contextlib
 import gzip
 import json
 import os
-import random
 import resource
 import signal
 import subprocess
@@ -18,35 +17,11 @@ from typing import Any
 
 import pytest
 import tokenizers
-
-END = "<|endoftext|>"
-WORDS = ["alpha", "beta", "gamma", "Straße", "naïve", "日本語", "x = f(y);", "    indented", "1,234.5", "—"]
-
-
-def lines(seed: int, count: int) -> str:
-    draw = random.Random(seed)
-    text = "".join(" ".join(draw.choices(WORDS, k=8)) + draw.choice(["\n", "\n\n", "\n  "]) for _ in range(count))
-    return text
-
+from tokenizing import END, lines, run, saved_tokenizer, tokens
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    made = tokenizers.ByteLevelBPETokenizer()
-    made.train_from_iterator([lines(seed, 200) for seed in range(5)], vocab_size=600, special_tokens=[END])
-    made.save(str(folder / "tokenizer.json"))
-    return folder
-
-
-def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sluice", "data", "tokenize", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
-
-
-def tokens(path: Path) -> list[int]:
-    values = array.array("H" if path.suffix == ".bin" else "I")
-    values.frombytes(path.read_bytes())
-    return values.tolist()
+    return saved_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 def expected(tokenizer: Path, texts: list[str]) -> list[int]:

@@ -99,6 +99,18 @@ def _terminated(*_: Any) -> None:
     raise _Terminated
 
 
+@contextlib.contextmanager
+def _signals_ignored() -> Iterator[None]:
+    """For the moment in which files get their names: either none has its name, or all have."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    handlers = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, handlers):
+            signal.signal(number, handler)
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -191,11 +203,9 @@ def _tokenize(asked: argparse.Namespace) -> int:
     paths = sources(asked.inputs)
     encoder = TextEncoder(asked.tokenizer, asked.eod, not asked.no_eod)
     names = [path for path in (asked.out, asked.held_out_file) if path is not None]
+    inputs = [*(path for path in paths if path != STDIN), *encoder.files]
     for name in names:
-        check_name(name, encoder.vocabulary_size, asked.force)
-        for path in paths:
-            if path != STDIN and name.exists() and name.samefile(path):
-                raise Failure(f"{name}: the file is an input too, which --force would replace: write to another one")
+        check_name(name, encoder.vocabulary_size, asked.force, inputs)
     progress = _Progress(size_of(paths))
     with contextlib.ExitStack() as drafts:
         files = []
@@ -212,8 +222,16 @@ def _tokenize(asked: argparse.Namespace) -> int:
             "input_bytes": progress.bytes,
         }
         for file in files:
-            file.commit(facts)
-    _report(asked, encoder, files, {**facts, "seconds": round(progress.seconds(), 3)})
+            file.finish(facts)
+        with _signals_ignored():
+            for file in files:
+                file.publish()
+    try:
+        _report(asked, encoder, files, {**facts, "seconds": round(progress.seconds(), 3)})
+    except KeyboardInterrupt:
+        raise Failure("interrupted; the files are written", 130) from None
+    except _Terminated:
+        raise Failure("terminated; the files are written", 143) from None
     return 0
 
 

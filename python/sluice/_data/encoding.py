@@ -21,8 +21,8 @@ class TextEncoder:
 
     def __init__(self, path: Path, end: str | None, with_end: bool) -> None:
         """``end``: None: the first of the usual ones that the tokenizer has. Raises Failure."""
-        self._tokenizer, files = _load(path)
-        self.sha256 = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+        self._tokenizer, self.files = _load(path)
+        self.sha256 = hashlib.sha256(b"".join(file.read_bytes() for file in self.files)).hexdigest()
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         self.vocabulary_size = max(vocabulary.values(), default=-1) + 1
         if self.vocabulary_size == 0:
