@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -9,9 +10,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import small_file_system
+from sluice._data.documents import sources
+from sluice._data.failure import Failure
 from tokenizing import run, saved_tokenizer, tokens
 
 
@@ -98,7 +102,8 @@ def test_a_name_may_be_as_long_as_its_facts_allow(characters: int, tokenizer: Pa
 def test_an_interruption_behind_the_files_says_that_they_are_written(tokenizer: Path, tmp_path: Path) -> None:
     source = tmp_path / ("x" * 200 + ".txt")
     source.write_text("alpha\n")
-    command = [sys.executable, "-m", "sluice", "data", "tokenize", *[source.name] * 500, "--tokenizer", str(tokenizer), "--out", "a.bin", "--json"]
+    options = ["--tokenizer", str(tokenizer), "--out", "a.bin", "--json"]
+    command = [sys.executable, "-m", "sluice", "data", "tokenize", *[source.name] * 500, *options]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     deadline = time.monotonic() + 60
     while not (tmp_path / "a.bin.json").exists() and time.monotonic() < deadline:
@@ -108,3 +113,70 @@ def test_an_interruption_behind_the_files_says_that_they_are_written(tokenizer: 
     _, error = process.communicate(timeout=60)
     assert (process.returncode, error) == (130, b"sluice data: interrupted; the files are written\n")
     assert (tmp_path / "a.bin").stat().st_size > 0
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    (tmp_path / "in" / "inner").mkdir(parents=True)
+    (tmp_path / "in" / "a.txt").write_text("alpha\n")
+    (tmp_path / "in" / "inner" / "b.txt").write_text("beta\n")
+    return tmp_path / "in"
+
+
+def test_linked_folders_and_files_are_inputs(corpus: Path, tokenizer: Path, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "c.txt").write_text("gamma\n")
+    (corpus / "link").symlink_to("../real")
+    (corpus / "z.txt").symlink_to("../real/c.txt")
+    result = run("in", "--tokenizer", tokenizer, "--out", "x.bin", "--json", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["inputs"] == ["in/a.txt", "in/inner/b.txt", "in/link/c.txt", "in/z.txt"]
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "message"),
+    [
+        ("broken.txt", "/nowhere", "a link to /nowhere, which does not exist: restore that file, or remove the link"),
+        ("shards", "/nowhere", "a link to /nowhere, which does not exist: restore that file, or remove the link"),
+        ("around", "..", "a link to a folder that it lies in: remove the link, or name the files"),
+        ("pipe.txt", None, "no regular file: remove it from the folder, or copy what it gives into a file"),
+    ],
+)
+def test_what_gives_no_text_is_refused_by_its_name(
+    name: str, target: str | None, message: str, corpus: Path, tokenizer: Path, tmp_path: Path
+) -> None:
+    place = corpus / "inner" / name
+    if target is None:
+        os.mkfifo(place)
+    else:
+        place.symlink_to(target)
+    result = run("in", "--tokenizer", tokenizer, "--out", "x.bin", cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (2, f"sluice data: in/inner/{name}: {message}\n")
+    assert not (tmp_path / "x.bin").exists()
+
+
+def test_a_folder_that_may_not_be_read_is_named(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scan = os.scandir
+
+    def refusing(folder: Path) -> Any:
+        if folder == corpus / "inner":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", refusing)  # root may read everything
+    with pytest.raises(Failure, match="inner: Permission denied") as failed:
+        sources([str(corpus)])
+    assert failed.value.exit_code == 4
+
+
+def test_documents_without_text_are_counted(tokenizer: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": ""}\n{"text": "alpha"}\n\n{"text": ""}\n')
+    (tmp_path / "empty.txt").write_text("")
+    options = ("--tokenizer", tokenizer, "--out", "x.bin", "--force")
+    result = run("a.jsonl", "empty.txt", *options, "--json", cwd=tmp_path)
+    facts = json.loads(result.stdout)
+    assert (facts["empty_documents"], facts["files"][0]["documents"]) == (3, 1)
+    result = run("a.jsonl", "empty.txt", *options, cwd=tmp_path)
+    assert "\n3 documents without text were left out\n" in result.stdout
+    result = run("empty.txt", "empty.txt", *options, cwd=tmp_path)
+    assert result.stderr == "sluice data: x.bin: no token: of 2 documents none has text\n"

@@ -122,7 +122,7 @@ def test_the_program_trains_on_the_tokens(program: Any, config_file: Path, tmp_p
     [
         (["nothing.txt"], "nothing.txt: there is no such file or folder"),
         (["latin.txt"], "latin.txt: byte 3 is no UTF-8 text: convert the file first"),
-        (["empty.txt"], "out.bin: no token: of 0 documents none has text"),
+        (["empty.txt"], "out.bin: no token: of 1 documents none has text"),
         (["wrong.jsonl"], "wrong.jsonl:2: no text in 'text' (the line has keys 'content'): --json-key names the key"),
         (["torn.jsonl"], "torn.jsonl:1: no JSON: "),
         (["torn.txt.gz"], "torn.txt.gz: no whole gzip file: "),

@@ -17,7 +17,10 @@ _ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
 
 
 class TextEncoder:
-    """A tokenizer. ``end``: the token behind each document, or None. ``unclear_cuts``: cuts that may have changed tokens."""
+    """A tokenizer. ``end``: the token behind each document, or None. ``unclear_cuts``: cuts that may have changed tokens.
+
+    ``empty_documents``: those without text, which are left out.
+    """
 
     def __init__(self, path: Path, end: str | None, with_end: bool) -> None:
         """``end``: None: the first of the usual ones that the tokenizer has. Raises Failure."""
@@ -35,7 +38,7 @@ class TextEncoder:
             if self.end_token not in vocabulary:
                 raise Failure(f"{path}: the tokenizer has no token {self.end_token!r}")
         self.end = None if self.end_token is None else vocabulary[self.end_token]
-        self.unclear_cuts = 0
+        self.unclear_cuts = self.empty_documents = 0
 
     def ids_of(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
@@ -73,6 +76,8 @@ class TextEncoder:
                 text, is_begun = text[at:], True
         if text or is_begun:
             yield text, True
+        else:
+            self.empty_documents += 1
 
     def _cut(self, text: str) -> int:
         """Where a piece of the text ends: behind a line, at a place that changes no token of the characters around it."""
