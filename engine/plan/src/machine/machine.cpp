@@ -15,6 +15,7 @@
 #include "sluice/nvme/file.hpp"
 #include "sluice/offload/cuda_device.hpp"
 #include "sluice/offload/swap_store.hpp"
+#include "sluice/plan/storage_choices.hpp"
 
 namespace sluice::plan {
 
@@ -55,16 +56,6 @@ std::uint64_t reusable_bytes(const std::string& directory) {
       sum += static_cast<std::uint64_t>(status.st_blocks) * kBytesPerStatBlock;
   }
   return sum;
-}
-
-// The longest existing prefix of `path`. The run creates a missing checkpoint directory, which is
-// then on the file system of this prefix.
-std::string existing_part(const std::string& path) {
-  std::error_code ignored;
-  std::filesystem::path part = std::filesystem::absolute(path, ignored);
-  while (!std::filesystem::exists(part, ignored) && part.has_relative_path())
-    part = part.parent_path();
-  return part.empty() ? "." : part.string();
 }
 
 // Bytes of the files below a directory.
