@@ -67,6 +67,22 @@ def test_a_length_and_padding_saved_with_the_tokenizer_change_no_tokens(tokenize
     assert json.loads(result.stdout)["unclear_cuts"] == 0
 
 
+def test_a_tokenizer_that_puts_something_in_front_of_a_text_does_so_once(tmp_path: Path) -> None:
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    parts = tokenizers.normalizers
+    made.normalizer = parts.Sequence([parts.Prepend("▁"), parts.Replace(" ", "▁")])  # Llama's
+    special = ["<unk>", END, *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=700, special_tokens=special, max_token_length=8)
+    made.train_from_iterator([line for seed in range(5) for line in lines(seed, 200).split("\n")], trainer)
+    made.save(str(tmp_path / "tokenizer.json"))
+    text = lines(1, 10_000)  # cut into pieces
+    (tmp_path / "a.txt").write_text(text)
+    result = run(tmp_path / "a.txt", "--tokenizer", tmp_path, "--out", tmp_path / "a.bin", "--json")
+    assert result.returncode == 0, result.stderr
+    assert tokens(tmp_path / "a.bin") == expected(tmp_path, [text])
+    assert json.loads(result.stdout)["unclear_cuts"] == 0
+
+
 def test_standard_input_and_tokens_of_32_bits(tokenizer: Path, tmp_path: Path) -> None:
     out = tmp_path / "pipe.u32"
     result = run("-", "--tokenizer", tokenizer / "tokenizer.json", "--out", out, "--no-eod", input="gamma beta\n")
