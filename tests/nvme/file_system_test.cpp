@@ -1,11 +1,29 @@
 #include "sluice/nvme/file_system.hpp"
 
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/statvfs.h>
 
 #include "nvme_test_support.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/nvme/file.hpp"
 #include "temp_dir.hpp"
+
+// This program has its own statvfs(): every file system has so many blocks, where this is not 0.
+namespace {
+std::uint64_t told_blocks = 0;
+}
+extern "C" int statvfs(const char* path, struct statvfs* info) noexcept {
+  using Call = int(const char*, struct statvfs*);
+  static auto* const call = reinterpret_cast<Call*>(::dlsym(RTLD_NEXT, "statvfs"));
+  const int result = call(path, info);
+  if (told_blocks != 0) {
+    info->f_blocks = info->f_bavail = told_blocks;
+    info->f_frsize = std::uint64_t{1} << 20U;
+  }
+  return result;
+}
 
 namespace sluice::nvme {
 namespace {
@@ -32,6 +50,16 @@ TEST(FileSystemCaution, IsOfTheFileSystemBelowThePath) {
   const ScopedMount ramfs(dir.path(), "ramfs", "");
   ASSERT_EQ(ramfs.why_not(), "");
   EXPECT_THAT(file_system_caution(dir.path()), HasSubstr("is on ramfs"));
+}
+
+TEST(FreeDiskBytes, OfMoreBlocksThanAnyDriveHasAreTheMost) {
+  const test::TempDir dir;
+  for (const unsigned power : {41U, 42U, 43U, 44U, 62U}) {
+    told_blocks = std::uint64_t{1} << power;
+    const std::uint64_t free = free_disk_bytes(dir.path());
+    told_blocks = 0;
+    EXPECT_EQ(free, power == 41 ? kUnknownFreeBytes / 2 : kUnknownFreeBytes) << power;
+  }
 }
 
 TEST(FileSystemCaution, OfAnAbsentPathIsAnError) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <string>
 
 #include "sluice/base/error.hpp"
@@ -38,6 +39,26 @@ TEST(Machine, CountsTheSpaceOfAnEarlierRunInEachDirectory) {
   }
   ASSERT_EQ(facts.file_systems.size(), 2U);
   EXPECT_EQ(facts.file_systems[0].second, facts.file_systems[1].second);
+}
+
+TEST(Machine, RefusesADirectoryUnderTwoNamesOfAStripe) {
+  const test::TempDir first;
+  const test::TempDir other;
+  const std::string link = other.file("link");
+  std::filesystem::create_directory_symlink(first.path(), link);
+  config::TrainConfig config;
+  config.zero.offload_param.device = config::OffloadConfig::Device::nvme;
+  config.zero.offload_param.nvme_path = first.path();
+  config.zero.offload_param.further_nvme_paths = {link};
+  try {
+    probe_machine(config);
+    FAIL() << "it is one drive";
+  } catch (const InvalidArgument& e) {
+    EXPECT_THAT(e.what(), testing::HasSubstr(link +
+                                             " is named twice among the directories to "
+                                             "stripe over, also as " +
+                                             first.path() + ": "));
+  }
 }
 
 // The tests see no GPU (CUDA_VISIBLE_DEVICES is empty where one is).

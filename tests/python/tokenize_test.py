@@ -7,7 +7,6 @@ import contextlib
 import gzip
 import json
 import os
-import random
 import resource
 import signal
 import subprocess
@@ -18,35 +17,11 @@ from typing import Any
 
 import pytest
 import tokenizers
-
-END = "<|endoftext|>"
-WORDS = ["alpha", "beta", "gamma", "Straße", "naïve", "日本語", "x = f(y);", "    indented", "1,234.5", "—"]
-
-
-def lines(seed: int, count: int) -> str:
-    draw = random.Random(seed)
-    text = "".join(" ".join(draw.choices(WORDS, k=8)) + draw.choice(["\n", "\n\n", "\n  "]) for _ in range(count))
-    return text
-
+from tokenizing import END, lines, run, saved_tokenizer, tokens
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    made = tokenizers.ByteLevelBPETokenizer()
-    made.train_from_iterator([lines(seed, 200) for seed in range(5)], vocab_size=600, special_tokens=[END])
-    made.save(str(folder / "tokenizer.json"))
-    return folder
-
-
-def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sluice", "data", "tokenize", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
-
-
-def tokens(path: Path) -> list[int]:
-    values = array.array("H" if path.suffix == ".bin" else "I")
-    values.frombytes(path.read_bytes())
-    return values.tolist()
+    return saved_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 def expected(tokenizer: Path, texts: list[str]) -> list[int]:
@@ -89,6 +64,22 @@ def test_a_length_and_padding_saved_with_the_tokenizer_change_no_tokens(tokenize
     result = run(tmp_path / "a.txt", tmp_path / "b.txt", "--tokenizer", tmp_path, "--out", out, "--json")
     assert result.returncode == 0, result.stderr
     assert tokens(out) == expected(tokenizer, texts)
+    assert json.loads(result.stdout)["unclear_cuts"] == 0
+
+
+def test_a_tokenizer_that_puts_something_in_front_of_a_text_does_so_once(tmp_path: Path) -> None:
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    parts = tokenizers.normalizers
+    made.normalizer = parts.Sequence([parts.Prepend("▁"), parts.Replace(" ", "▁")])  # Llama's
+    special = ["<unk>", END, *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=700, special_tokens=special, max_token_length=8)
+    made.train_from_iterator([line for seed in range(5) for line in lines(seed, 200).split("\n")], trainer)
+    made.save(str(tmp_path / "tokenizer.json"))
+    text = lines(1, 10_000)  # cut into pieces
+    (tmp_path / "a.txt").write_text(text)
+    result = run(tmp_path / "a.txt", "--tokenizer", tmp_path, "--out", tmp_path / "a.bin", "--json")
+    assert result.returncode == 0, result.stderr
+    assert tokens(tmp_path / "a.bin") == expected(tmp_path, [text])
     assert json.loads(result.stdout)["unclear_cuts"] == 0
 
 
@@ -147,7 +138,7 @@ def test_the_program_trains_on_the_tokens(program: Any, config_file: Path, tmp_p
     [
         (["nothing.txt"], "nothing.txt: there is no such file or folder"),
         (["latin.txt"], "latin.txt: byte 3 is no UTF-8 text: convert the file first"),
-        (["empty.txt"], "out.bin: no token: of 0 documents none has text"),
+        (["empty.txt"], "out.bin: no token: of 1 documents none has text"),
         (["wrong.jsonl"], "wrong.jsonl:2: no text in 'text' (the line has keys 'content'): --json-key names the key"),
         (["torn.jsonl"], "torn.jsonl:1: no JSON: "),
         (["torn.txt.gz"], "torn.txt.gz: no whole gzip file: "),

@@ -210,7 +210,9 @@ std::uint64_t free_disk_bytes(const std::string& path) {
   SLUICE_SYSCALL(::statvfs(path.c_str(), &info), path);
   // File systems without a block count (ramfs, some network file systems) do not tell.
   if (info.f_blocks == 0) return kUnknownFreeBytes;
-  return checked_mul(info.f_bavail, info.f_frsize);
+  std::uint64_t free = 0;  // an object store's numbers may be beyond every drive's
+  if (__builtin_mul_overflow(info.f_bavail, info.f_frsize, &free)) return kUnknownFreeBytes;
+  return std::min(free, kUnknownFreeBytes);
 }
 
 }  // namespace sluice::nvme

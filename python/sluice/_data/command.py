@@ -99,6 +99,18 @@ def _terminated(*_: Any) -> None:
     raise _Terminated
 
 
+@contextlib.contextmanager
+def _signals_ignored() -> Iterator[None]:
+    """For the moment in which files get their names: either none has its name, or all have."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    handlers = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, handlers):
+            signal.signal(number, handler)
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -191,11 +203,9 @@ def _tokenize(asked: argparse.Namespace) -> int:
     paths = sources(asked.inputs)
     encoder = TextEncoder(asked.tokenizer, asked.eod, not asked.no_eod)
     names = [path for path in (asked.out, asked.held_out_file) if path is not None]
+    inputs = [*(path for path in paths if path != STDIN), *encoder.files]
     for name in names:
-        check_name(name, encoder.vocabulary_size, asked.force)
-        for path in paths:
-            if path != STDIN and name.exists() and name.samefile(path):
-                raise Failure(f"{name}: the file is an input too, which --force would replace: write to another one")
+        check_name(name, encoder.vocabulary_size, asked.force, inputs)
     progress = _Progress(size_of(paths))
     with contextlib.ExitStack() as drafts:
         files = []
@@ -212,8 +222,16 @@ def _tokenize(asked: argparse.Namespace) -> int:
             "input_bytes": progress.bytes,
         }
         for file in files:
-            file.commit(facts)
-    _report(asked, encoder, files, {**facts, "seconds": round(progress.seconds(), 3)})
+            file.finish(facts)
+        with _signals_ignored():
+            for file in files:
+                file.publish()
+    try:
+        _report(asked, encoder, files, {**facts, "seconds": round(progress.seconds(), 3)})
+    except KeyboardInterrupt:
+        raise Failure("interrupted; the files are written", 130) from None
+    except _Terminated:
+        raise Failure("terminated; the files are written", 143) from None
     return 0
 
 
@@ -238,14 +256,16 @@ def _fill(
         progress.end()
     for place, file in enumerate(files):
         if file.tokens == 0:
-            raise Failure(f"{file.path}: no token: {_why_empty(asked, document, place)}")
+            raise Failure(f"{file.path}: no token: {_why_empty(asked, document, encoder.empty_documents, place)}")
 
 
-def _why_empty(asked: argparse.Namespace, documents: int, place: int) -> str:
-    """Why no token came to a place of `_place`."""
+def _why_empty(asked: argparse.Namespace, documents: int, empty: int, place: int) -> str:
+    """Why no token came to a place of `_place`. ``documents``: those with text."""
     here = sum(_place(asked, document) == place for document in range(documents))
-    if here > 0 or documents == 0:
-        return f"of {here:,} documents none has text"
+    if documents == 0:
+        return f"of {empty:,} documents none has text"
+    if here > 0:
+        return f"the tokenizer has none for the text of {here:,} documents"
     held_out = "all are" if place == 0 else "none is"
     return f"of {documents:,} documents {held_out} held out: another --held-out or --seed may choose others"
 
@@ -260,12 +280,16 @@ def _place(asked: argparse.Namespace, document: int) -> int:
 
 def _report(asked: argparse.Namespace, encoder: TextEncoder, files: list[TokenFile], facts: dict[str, Any]) -> None:
     if asked.json:
-        _print(json.dumps({**facts, "unclear_cuts": encoder.unclear_cuts, "files": [file.facts() for file in files]}))
+        counts = {"empty_documents": encoder.empty_documents, "unclear_cuts": encoder.unclear_cuts}
+        _print(json.dumps({**facts, **counts, "files": [file.facts() for file in files]}))
         return
     for file in files:
         size = file.path.stat().st_size
         _print(f"{file.path}: {file.tokens:,} tokens of {file.documents:,} documents, {size:,} bytes")
     end = "no token" if encoder.end_token is None else encoder.end_token
     _print(f"vocabulary {encoder.vocabulary_size:,}, {end} behind each document, {facts['seconds']:.1f} s")
+    if encoder.empty_documents:
+        _print(f"{encoder.empty_documents:,} documents without text were left out")
     if encoder.unclear_cuts:
-        _print(f"{encoder.unclear_cuts:,} cuts of long documents may have changed a token: no line ended there")
+        why = "no line near them ends where a cut changes none"
+        _print(f"{encoder.unclear_cuts:,} cuts of long documents may have changed a token: {why}")

@@ -6,6 +6,7 @@ import codecs
 import contextlib
 import gzip
 import json
+import os
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -22,22 +23,54 @@ Read = Callable[[int], None]  # is told how many bytes of an input were read
 
 
 def sources(inputs: Iterable[str]) -> list[Path]:
-    """Files, "-" for standard input, and for a folder the files below it with one of ENDINGS, by name."""
+    """Files, "-" for standard input, and for a folder the files below it with one of ENDINGS, by name. Raises Failure."""
     found: list[Path] = []
     for text in inputs:
         path = Path(text)
-        if text != "-" and not path.exists():
-            raise Failure(f"{path}: there is no such file or folder")
-        if path.is_block_device() or path.is_char_device():
-            raise Failure(f"{path}: a device, not a file: - reads standard input")
-        if not path.is_dir():
+        with _reading(path):
+            if text != "-" and not path.exists():
+                raise Failure(f"{path}: there is no such file or folder")
+            if path.is_block_device() or path.is_char_device():
+                raise Failure(f"{path}: a device, not a file: - reads standard input")
+            is_folder = path.is_dir()
+        if not is_folder:
             found.append(path)
             continue
-        inside = sorted(file for file in path.rglob("*") if file.name.endswith(ENDINGS) and file.is_file())
+        inside = sorted(_below(path))
         if not inside:
             raise Failure(f"{path}: the folder has no file that ends in {', '.join(ENDINGS)}")
         found += inside
     return found
+
+
+def _below(top: Path) -> Iterator[Path]:
+    """Files with one of ENDINGS in a folder and in those within it, also linked ones."""
+    waiting: list[tuple[Path, tuple[Path, ...]]] = [(top, ())]  # folders, each with those that it was found in
+    while waiting:
+        folder, above = waiting.pop()
+        within = (*above, folder)
+        with _reading(folder), os.scandir(folder) as entries:
+            for entry in entries:
+                path = Path(entry.path)
+                with _reading(path):
+                    if not _is_folder(entry, path, within):
+                        if entry.name.endswith(ENDINGS):
+                            yield path
+                        continue
+                waiting.append((path, within))
+
+
+def _is_folder(entry: os.DirEntry[str], path: Path, within: tuple[Path, ...]) -> bool:
+    """Whether it is a folder to look into. Raises Failure where it may have text, and none can be read."""
+    if entry.is_dir():
+        if entry.is_symlink() and any(path.samefile(outer) for outer in within):
+            raise Failure(f"{path}: a link to a folder that it lies in: remove the link, or name the files")
+        return True
+    if entry.is_symlink() and not path.exists():
+        raise Failure(f"{path}: a link to {os.readlink(path)}, which does not exist: restore that file, or remove the link")
+    if entry.name.endswith(ENDINGS) and not entry.is_file():
+        raise Failure(f"{path}: no regular file: remove it from the folder, or copy what it gives into a file")
+    return False
 
 
 def size_of(paths: Iterable[Path]) -> int | None:

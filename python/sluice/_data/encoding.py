@@ -13,16 +13,20 @@ PIECE_CHARACTERS = 1 << 16  # of a long document, encoded at a time
 _BATCH_CHARACTERS = 1 << 20
 _AROUND = 64  # characters on each side of a cut that show whether it changes tokens
 _TRIES = 50
+_LEAD = "\n"  # in front of a piece that goes on, where the tokenizer adds something in front of every text
 _ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
 
 
 class TextEncoder:
-    """A tokenizer. ``end``: the token behind each document, or None. ``unclear_cuts``: cuts that may have changed tokens."""
+    """A tokenizer. ``end``: the token behind each document, or None. ``unclear_cuts``: cuts that may have changed tokens.
+
+    ``empty_documents``: those without text, which are left out.
+    """
 
     def __init__(self, path: Path, end: str | None, with_end: bool) -> None:
         """``end``: None: the first of the usual ones that the tokenizer has. Raises Failure."""
-        self._tokenizer, files = _load(path)
-        self.sha256 = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+        self._tokenizer, self.files = _load(path)
+        self.sha256 = hashlib.sha256(b"".join(file.read_bytes() for file in self.files)).hexdigest()
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         self.vocabulary_size = max(vocabulary.values(), default=-1) + 1
         if self.vocabulary_size == 0:
@@ -35,7 +39,8 @@ class TextEncoder:
             if self.end_token not in vocabulary:
                 raise Failure(f"{path}: the tokenizer has no token {self.end_token!r}")
         self.end = None if self.end_token is None else vocabulary[self.end_token]
-        self.unclear_cuts = 0
+        self._lead_ids = self.ids_of(_LEAD)
+        self.unclear_cuts = self.empty_documents = 0
 
     def ids_of(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
@@ -43,50 +48,67 @@ class TextEncoder:
 
     def encode(self, documents: Iterable[Iterator[str]], done: Callable[[list[int], bool], None]) -> None:
         """Calls ``done`` with tokens in their order, and whether they end a document."""
-        batch: list[tuple[str, bool]] = []
+        batch: list[tuple[str, str, bool]] = []
         characters = 0
         for document in documents:
-            for piece, is_last in self._pieces(document):
-                batch.append((piece, is_last))
+            for lead, piece, is_last in self._pieces(document):
+                batch.append((lead, piece, is_last))
                 characters += len(piece)
                 if characters >= _BATCH_CHARACTERS:
                     self._flush(batch, done)
                     characters = 0
         self._flush(batch, done)
 
-    def _flush(self, batch: list[tuple[str, bool]], done: Callable[[list[int], bool], None]) -> None:
-        texts = [piece for piece, _ in batch]
-        for encoding, (_, is_last) in zip(self._tokenizer.encode_batch(texts, add_special_tokens=False), batch):
-            ids = encoding.ids
+    def _flush(self, batch: list[tuple[str, str, bool]], done: Callable[[list[int], bool], None]) -> None:
+        texts = [lead + piece for lead, piece, _ in batch]
+        for encoding, (lead, piece, is_last) in zip(self._tokenizer.encode_batch(texts, add_special_tokens=False), batch):
+            ids = self._without_lead(encoding.ids, piece) if lead else encoding.ids
             if is_last and self.end is not None:
                 ids = [*ids, self.end]
             done(ids, is_last)
         batch.clear()
 
-    def _pieces(self, parts: Iterator[str]) -> Iterator[tuple[str, bool]]:
-        text, is_begun = "", False
+    def _without_lead(self, ids: list[int], piece: str) -> list[int]:
+        count = len(self._lead_ids)
+        if ids[:count] == self._lead_ids:
+            return ids[count:]
+        self.unclear_cuts += 1  # its tokens follow from more than the characters around the cut
+        return self.ids_of(piece)
+
+    def _pieces(self, parts: Iterator[str]) -> Iterator[tuple[str, str, bool]]:
+        """Pieces, each behind what is put in front of it, and whether it is the last one of a document."""
+        text, lead, is_begun = "", "", False
         for part in parts:
             text += part
             while len(text) > PIECE_CHARACTERS + _AROUND:
-                at = self._cut(text)
-                yield text[:at], False
-                text, is_begun = text[at:], True
+                at, next_lead = self._cut(text)
+                yield lead, text[:at], False
+                text, lead, is_begun = text[at:], next_lead, True
         if text or is_begun:
-            yield text, True
+            yield lead, text, True
+        else:
+            self.empty_documents += 1
 
-    def _cut(self, text: str) -> int:
-        """Where a piece of the text ends: behind a line, at a place that changes no token of the characters around it."""
+    def _cut(self, text: str) -> tuple[int, str]:
+        """Where a piece of the text ends: behind a line, at a place that changes no token of the characters around it.
+
+        With what is put in front of the next piece for that, and its tokens left out.
+        """
         at = PIECE_CHARACTERS
         for _ in range(_TRIES):
             at = text.rfind("\n", 0, at) + 1
             if at <= PIECE_CHARACTERS // 2:
                 break
             before, behind = text[at - _AROUND : at], text[at : at + _AROUND]
-            if self.ids_of(before + behind) == self.ids_of(before) + self.ids_of(behind):
-                return at
+            whole, first = self.ids_of(before + behind), self.ids_of(before)
+            if whole == first + self.ids_of(behind):
+                return at, ""
+            rest = whole[len(first) :]
+            if whole == first + rest and self.ids_of(_LEAD + behind) == self._lead_ids + rest:
+                return at, _LEAD
             at -= 1
         self.unclear_cuts += 1
-        return PIECE_CHARACTERS
+        return PIECE_CHARACTERS, ""
 
 
 def _load(path: Path) -> tuple[Any, list[Path]]:

@@ -1,12 +1,14 @@
-"""A token file that appears under its name when it is complete."""
+"""A token file that appears under its name when it and its facts are complete."""
 
 from __future__ import annotations
 
 import array
 import contextlib
+import itertools
 import json
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,34 @@ from .failure import Failure, of_system
 MOST_IDS_OF_16_BITS = 1 << 16
 
 
-def check_name(path: Path, vocabulary_size: int, overwrite: bool) -> None:
-    """Raises Failure for an ending that does not hold the vocabulary, and for a file that is there."""
+_MOST_BYTES_OF_A_NAME_IN_A_DRAFT = 200  # a name has at most 255
+_draft_number = itertools.count()
+
+
+def facts_of(path: Path) -> Path:
+    """The file beside a token file that says what it was made of."""
+    return path.with_name(path.name + ".json")
+
+
+def check_name(path: Path, vocabulary_size: int, overwrite: bool, inputs: Iterable[Path]) -> None:
+    """Raises Failure for an ending that does not hold the vocabulary, and where a file or its facts would replace something."""
     if path.suffix not in (".bin", ".u32"):
         raise Failure(f"{path}: token files end in .bin (16-bit tokens) or .u32 (32-bit tokens)")
     if path.suffix == ".bin" and vocabulary_size > MOST_IDS_OF_16_BITS:
         raise Failure(f"{path}: {vocabulary_size:,} tokens need 32 bits: name it {path.with_suffix('.u32').name}")
-    if path.exists() and not overwrite:
-        raise Failure(f"{path}: the file is there already: --force replaces it")
+    for file in (path, facts_of(path)):
+        try:
+            file.lstat()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise of_system(error, file) from None
+        if file.is_dir():
+            raise Failure(f"{file}: a folder, which no file replaces: choose another name than {path.name}")
+        if any(file.exists() and file.samefile(source) for source in inputs):
+            raise Failure(f"{file}: the file is an input too, which would be replaced: write to another one than {path.name}")
+        if not overwrite:
+            raise Failure(f"{file}: the file is there already: --force replaces it")
 
 
 class TokenFile:
@@ -32,7 +54,9 @@ class TokenFile:
         self.path = path
         self.tokens = self.documents = 0
         self._code = "H" if path.suffix == ".bin" else "I"
-        self._draft = path.with_name(f".{path.name}.draft-{os.getpid()}")
+        name = os.fsencode(path.name)[:_MOST_BYTES_OF_A_NAME_IN_A_DRAFT].decode("utf-8", "ignore")
+        self._draft = path.with_name(f".{name}.draft-{os.getpid()}-{next(_draft_number)}")
+        self._draft_of_facts = facts_of(self._draft)
         try:
             self._file = self._draft.open("xb", buffering=1 << 20)
         except OSError as error:
@@ -50,23 +74,42 @@ class TokenFile:
         self.tokens += len(ids)
         self.documents += ends_document
 
-    def commit(self, facts: dict[str, Any]) -> None:
-        """Gives the file its name, and writes PATH.json with the facts."""
+    def finish(self, facts: dict[str, Any]) -> None:
+        """Brings the tokens, and PATH.json with the facts, to the drive, still without their names."""
         try:
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
-            self._draft.replace(self.path)
-            self.path.with_name(self.path.name + ".json").write_text(json.dumps({**self.facts(), **facts}, indent=2) + "\n")
         except OSError as error:
             raise of_system(error, self.path) from None
+        try:
+            with self._draft_of_facts.open("x") as file:
+                file.write(json.dumps({**self.facts(), **facts}, indent=2) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise of_system(error, facts_of(self.path)) from None
+
+    def publish(self) -> None:
+        """Gives both files their names. At no moment does a PATH.json lie beside tokens of other facts."""
+        facts = facts_of(self.path)
+        try:
+            facts.unlink(missing_ok=True)
+        except OSError as error:
+            raise of_system(error, facts) from None
+        for draft, file in ((self._draft, self.path), (self._draft_of_facts, facts)):
+            try:
+                draft.replace(file)
+            except OSError as error:
+                raise of_system(error, file) from None
 
     def facts(self) -> dict[str, Any]:
         kind = "uint16" if self._code == "H" else "uint32"
         return {"path": str(self.path), "tokens": self.tokens, "documents": self.documents, "dtype": kind}
 
     def discard(self) -> None:
-        """Removes the draft, where it has not got its name."""
+        """Removes the drafts that have not got their names."""
         with contextlib.suppress(OSError):
             self._file.close()
         self._draft.unlink(missing_ok=True)
+        self._draft_of_facts.unlink(missing_ok=True)

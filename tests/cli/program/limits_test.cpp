@@ -124,6 +124,24 @@ TEST_F(LimitsOfMounts, APlanSaysThatASwapDirectoryIsMemory) {
   EXPECT_THAT(strict.err, HasSubstr(swap()));
 }
 
+TEST_F(LimitsOfMounts, ACheckpointDirectoryThatIsMemoryIsSaid) {
+  if (!mount("tmpfs")) GTEST_SKIP() << "mounting is not permitted here";
+  const std::string checkpoints = swap() + "/new";
+  const std::string line =
+      "checkpoints go to " + checkpoints + ": " + swap() + " is on tmpfs, files there are memory";
+  const std::string key = R"("checkpoint_dir": ")" + checkpoints + "\"";
+  const std::string offload = R"("device": "cpu", "pin_memory": false)";
+  const ProgramResult result = plan(offload, key);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("chosen: " + line));
+  const ProgramResult check = run_sluice({"config", "check", config()});
+  EXPECT_EQ(check.exit_code, 0) << check.err;
+  EXPECT_THAT(check.out, HasSubstr("caution: " + line));
+  const ProgramResult strict = plan(offload, key + R"(, "strict": true)");
+  EXPECT_EQ(strict.exit_code, 2);
+  EXPECT_THAT(strict.err, HasSubstr("\"strict\": true does not allow: " + line));
+}
+
 TEST_F(LimitsOfMounts, APlanSaysThatFilesGoThroughThePageCache) {
   if (!mount("ramfs")) GTEST_SKIP() << "mounting is not permitted here";
   const ProgramResult result = plan(on_drive(), "");

@@ -107,6 +107,27 @@ TEST(BadInput, AFullDiskIsRefusedBeforeAnythingIsWritten) {
   EXPECT_TRUE(empty);
 }
 
+TEST(BadInput, ACheckpointDirectoryThatIsMemoryIsSaid) {
+  if (::geteuid() != 0) GTEST_SKIP() << "mounting a file system needs root";
+  TrainFolder folder;
+  if (::mount("tmpfs", folder.swap().c_str(), "tmpfs", 0, "size=64m") != 0)
+    GTEST_SKIP() << "mount is not permitted here";
+  const std::string checkpoints = folder.swap() + "/new";
+  TrainSetup setup;
+  setup.optimizer_device = setup.param_device = "cpu";
+  setup.sluice_keys = "\"checkpoint_dir\": \"" + checkpoints + "\", ";
+  folder.set(setup);
+  const ProgramResult said = folder.train("said", 1);
+  setup.sluice_keys += "\"strict\": true, ";
+  folder.set(setup);
+  const ProgramResult strict = folder.train("strict", 2, {"--resume"});
+  ::umount2(folder.swap().c_str(), MNT_DETACH);
+  const std::string line = "checkpoints go to " + checkpoints + ": ";
+  EXPECT_EQ(said.exit_code, 0) << said.err;
+  EXPECT_NE(said.out.find("chosen: " + line), std::string::npos) << said.out;
+  expect_refused(strict, 2, {"\"strict\": true does not allow: " + line, "tmpfs"});
+}
+
 TEST(BadInput, DamagedStatesAreNamedAndNothingIsOverwritten) {
   TrainFolder folder;
   folder.set({});

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +17,7 @@
 #include "sluice/base/text.hpp"
 #include "sluice/config/train_config.hpp"
 #include "sluice/nvme/file_system.hpp"
+#include "sluice/plan/storage_choices.hpp"
 #include "terminal/text_format.hpp"
 
 namespace sluice::cli {
@@ -89,19 +89,18 @@ std::vector<std::string> all_notes(const config::TrainConfig& config) {
     notes.push_back(
         "note: scheduler.params.total_num_steps: how many steps the epochs are is "
         "known where the data is read (train, plan); 1e15 stands for it here");
+  const auto add_caution = [&notes](const std::string& directory, const std::string& before) {
+    const std::string caution = nvme::file_system_caution(plan::existing_part(directory));
+    const std::string note = "caution: " + before + caution;
+    if (!caution.empty() && std::find(notes.begin(), notes.end(), note) == notes.end())
+      notes.push_back(note);
+  };
   for (const config::OffloadConfig* offload :
        {&config.zero.offload_param, &config.zero.offload_optimizer}) {
-    for (const std::string& directory : offload->directories()) {
-      std::filesystem::path existing = std::filesystem::absolute(directory);
-      std::error_code ignored;
-      while (!std::filesystem::exists(existing, ignored) && existing.has_relative_path())
-        existing = existing.parent_path();
-      const std::string caution = nvme::file_system_caution(existing.string());
-      const std::string note = "caution: " + caution;
-      if (!caution.empty() && std::find(notes.begin(), notes.end(), note) == notes.end())
-        notes.push_back(note);
-    }
+    for (const std::string& directory : offload->directories()) add_caution(directory, "");
   }
+  const std::string& checkpoints = config.sluice.checkpoints.directory;
+  if (!checkpoints.empty()) add_caution(checkpoints, "checkpoints go to " + checkpoints + ": ");
   return notes;
 }
 

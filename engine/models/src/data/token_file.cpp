@@ -36,6 +36,13 @@ std::string why_unopened(const std::string& path, int error) {
          "into fewer files";
 }
 
+// Where the file ends; `asked` if it has bytes there again.
+std::uint64_t end_of(int fd, std::uint64_t asked) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) return asked;
+  return std::min(asked, static_cast<std::uint64_t>(info.st_size));
+}
+
 // A problem that shows as errno is the user's mistake too (exit code 2).
 UniqueFd open_tokens(const std::string& path, std::uint64_t& size_bytes) {
   // O_NONBLOCK: opening a FIFO would otherwise wait for a writer.
@@ -181,7 +188,7 @@ void TokenFile::read_bytes(std::uint64_t offset_bytes, std::span<unsigned char> 
     SLUICE_CHECK(got >= 0, "data file " + path_ + ": cannot be read at byte " +
                                format_count(offset_bytes + done) + ": " + std::strerror(errno));
     SLUICE_CHECK(got > 0, "data file " + path_ + ": ends at byte " +
-                              format_count(offset_bytes + done) +
+                              format_count(end_of(fd_.get(), offset_bytes + done)) +
                               ": another program has cut it short while it was in use; restore it");
     done += static_cast<std::size_t>(got);
   }

@@ -113,9 +113,8 @@ void check_none_damaged_after(const std::vector<Checkpoint>& found, const Checkp
     throw StorageError(
         each.path,
         newest == nullptr
-            ? "is the newest checkpoint and cannot be read, and no other one is whole: " +
-                  each.damage
-            : "is the newest checkpoint and cannot be read; the newest whole one is " +
+            ? "cannot be read, and no other checkpoint is whole: " + each.damage
+            : "may be the newest checkpoint, and cannot be read; the newest whole one is " +
                   newest->path + ": to go on from it, move " + each.path + " away (" + each.damage +
                   ")");
   }

@@ -15,6 +15,7 @@
 #include "sluice/nvme/file.hpp"
 #include "sluice/offload/cuda_device.hpp"
 #include "sluice/offload/swap_store.hpp"
+#include "sluice/plan/storage_choices.hpp"
 
 namespace sluice::plan {
 
@@ -55,16 +56,6 @@ std::uint64_t reusable_bytes(const std::string& directory) {
       sum += static_cast<std::uint64_t>(status.st_blocks) * kBytesPerStatBlock;
   }
   return sum;
-}
-
-// The longest existing prefix of `path`. The run creates a missing checkpoint directory, which is
-// then on the file system of this prefix.
-std::string existing_part(const std::string& path) {
-  std::error_code ignored;
-  std::filesystem::path part = std::filesystem::absolute(path, ignored);
-  while (!std::filesystem::exists(part, ignored) && part.has_relative_path())
-    part = part.parent_path();
-  return part.empty() ? "." : part.string();
 }
 
 // Bytes of the files below a directory.
@@ -137,6 +128,19 @@ std::uint64_t available_within(const std::optional<GroupMemory>& group) {
   return group ? std::min(machine, group->available_bytes) : machine;
 }
 
+// A drive under two names (a link, a mount) would count as two.
+void refuse_named_twice(const std::vector<std::string>& directories) {
+  for (std::size_t i = 0; i < directories.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      std::error_code absent;
+      SLUICE_CHECK(!std::filesystem::equivalent(directories[i], directories[j], absent),
+                   directories[i] +
+                       " is named twice among the directories to stripe over, also as " +
+                       directories[j] + ": name one directory on each drive");
+    }
+  }
+}
+
 }  // namespace
 
 std::uint64_t available_memory_bytes() {
@@ -154,6 +158,7 @@ MachineFacts probe_machine(const config::TrainConfig& config) {
   choose_device(facts, config.sluice.device);
   for (const config::OffloadConfig* offload :
        {&config.zero.offload_optimizer, &config.zero.offload_param}) {
+    refuse_named_twice(offload->directories());
     for (const std::string& directory : offload->directories()) {
       if (!note_file_system(facts, directory)) continue;
       facts.free_disk_bytes.emplace_back(

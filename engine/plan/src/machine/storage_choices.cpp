@@ -80,9 +80,28 @@ std::vector<std::string> directory_choices(const config::TrainConfig& config,
   return lines;
 }
 
+std::vector<std::string> checkpoint_choices(const config::TrainConfig& config) {
+  const std::string& directory = config.sluice.checkpoints.directory;
+  if (directory.empty()) return {};
+  const std::string existing = existing_part(directory);
+  const std::string caution = nvme::file_system_caution(existing);
+  if (caution.empty()) return {};
+  std::string line = "checkpoints go to " + directory + ": " + caution;
+  if (nvme::is_memory_file_system(existing)) refuse_if_strict(config, line);
+  return {line};
+}
+
+std::string existing_part(const std::string& path) {
+  std::error_code ignored;
+  std::filesystem::path part = std::filesystem::absolute(path, ignored);
+  while (!std::filesystem::exists(part, ignored) && part.has_relative_path())
+    part = part.parent_path();
+  return part.empty() ? "." : part.string();
+}
+
 std::vector<std::string> storage_choices(const Plan& plan) {
   const std::vector<std::string> directories = directories_of(plan);
-  if (directories.empty()) return {};
+  if (directories.empty()) return checkpoint_choices(plan.config);
   const config::IoConfig& io = plan.config.sluice.io;
   std::vector<std::string> lines = {backend_choice(
       plan.config,
@@ -94,6 +113,7 @@ std::vector<std::string> storage_choices(const Plan& plan) {
     for (std::string& line : tried_choices(plan.config, directory))
       lines.push_back(std::move(line));
   }
+  for (std::string& line : checkpoint_choices(plan.config)) lines.push_back(std::move(line));
   return lines;
 }
 

@@ -82,10 +82,14 @@ std::unique_ptr<nvme::IoEngine> make_io_engine(const plan::Plan& plan, std::stri
 
 RunFiles::RunFiles(const plan::Plan& plan, const SwapStart& start, Trace* trace)
     : held_(start.held) {
-  if (!has_files(plan)) return;
-  io = make_io_engine(plan, choices.emplace_back(), trace);
-  open_store(plan, start.mode);
-  open_scratch(plan);
+  // Before a file is made: they may be refused.
+  std::vector<std::string> of_checkpoints = plan::checkpoint_choices(plan.config);
+  if (has_files(plan)) {
+    io = make_io_engine(plan, choices.emplace_back(), trace);
+    open_store(plan, start.mode);
+    open_scratch(plan);
+  }
+  for (std::string& line : of_checkpoints) choices.push_back(std::move(line));
 }
 
 bool RunFiles::holds(const std::string& directory) const {

@@ -75,7 +75,7 @@ std::optional<SwapFile> open_locked_file(const std::string& path, DirectIo direc
 // More than any drive has free.
 inline constexpr std::uint64_t kUnknownFreeBytes = std::uint64_t{1} << 62U;
 // Free bytes for this process on the file system that holds `path` (statvfs f_bavail);
-// kUnknownFreeBytes where the file system does not tell. Throws IoError. Thread-safe.
+// kUnknownFreeBytes where it does not tell, or tells of more. Throws IoError. Thread-safe.
 std::uint64_t free_disk_bytes(const std::string& path);
 
 }  // namespace sluice::nvme

@@ -27,6 +27,14 @@ std::vector<std::string> directory_choices(const config::TrainConfig& config,
                                            const std::string& directory,
                                            const std::string& why_buffered);
 
+// A line where checkpoints go to a file system that needs a caution; empty otherwise. Throws
+// IoError when the directory cannot be examined.
+std::vector<std::string> checkpoint_choices(const config::TrainConfig& config);
+
+// The longest existing prefix of `path`. The run creates a missing checkpoint directory, which is
+// then on the file system of this prefix.
+std::string existing_part(const std::string& path);
+
 // All of these lines, for the directories that the plan uses. Opens a queue of the backend, and a
 // temporary file in each directory. A directory that is missing, or refuses the file, gets a line
 // that says so.
