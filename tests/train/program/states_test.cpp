@@ -228,7 +228,7 @@ TEST(States, ACacheThatHostMemoryHasNoRoomForIsCutAndSaysSo) {
   TrainSetup setup;
   setup.sluice_keys = "\"cache_bytes\": \"10GiB\", ";
   setup.param_device = "cpu";
-  setup.host_bytes = "48MiB";
+  setup.host_bytes = "40MiB";
   folder.set(setup);
   const ProgramResult result = folder.train("report", 1);
   EXPECT_EQ(result.exit_code, 0) << result.err;
