@@ -268,6 +268,20 @@ TEST(States, ASignalCommitsWhatOnlyTheCacheHas) {
   EXPECT_EQ(column(folder, "report", "loss"), column(folder, "whole", "loss"));
 }
 
+TEST(States, TheReadsOfACheckpointCountInNoStep) {
+  TrainFolder folder;
+  TrainSetup setup;
+  setup.param_device = "cpu";
+  setup.sluice_keys =
+      "\"checkpoint_dir\": \"" + folder.checkpoints() + "\", \"checkpoint_every\": 1, ";
+  folder.set(setup);
+  ASSERT_EQ(folder.train("report", 4).exit_code, 0);
+  ASSERT_EQ(folder.files("checkpoints").empty(), false);
+  for (const char* link : {"nvme_read", "nvme_write"})
+    for (const std::string& of_step : column(folder, "report", link))
+      EXPECT_EQ(of_step, planned(plan_of(folder), link)) << link;
+}
+
 TEST(States, ACacheThatHostMemoryHasNoRoomForIsCutAndSaysSo) {
   TrainFolder folder;
   write_file(folder.model(), kWiderModelJson);
