@@ -1,4 +1,4 @@
-// Plans in fp16.
+// Plans in fp16, and the bytes of a parameter in each type and format.
 
 #include <gtest/gtest.h>
 
@@ -24,6 +24,25 @@ TEST(Fp16Plan, EveryGradientHasAHomeAlsoWithoutClipping) {
   config.gradient_clipping = 1;
   const Plan clipped = make_plan(config, model, Placement::configured, roomy_machine());
   EXPECT_EQ(fp16.planned.tiers.host, clipped.planned.tiers.host);
+}
+
+TEST(ModelSize, CountsTheBytesOfTheRunsFormats) {
+  auto config = train_config(Device::cpu, Device::cpu, 1024, 512);
+  const auto bytes = [&] {
+    const Plan plan =
+        make_plan(config, model_config(2, 64), Placement::configured, roomy_machine());
+    EXPECT_EQ(plan.model_size.state_bytes,
+              plan.model_size.bytes_per_parameter * plan.model_size.parameters);
+    return plan.model_size.bytes_per_parameter;
+  };
+  EXPECT_EQ(bytes(), 2U + 2U + 12U);
+  config.sluice.moments = config::MomentFormat::bf16;
+  EXPECT_EQ(bytes(), 2U + 2U + 8U);
+  config.sluice.moments.reset();
+  config.bf16 = false;
+  EXPECT_EQ(bytes(), 4U + 4U + 12U);
+  config.fp16.enabled = true;
+  EXPECT_EQ(bytes(), 2U + 2U + 12U);
 }
 
 }  // namespace

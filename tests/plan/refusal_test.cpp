@@ -142,6 +142,18 @@ TEST(Refusal, SuggestsTheBudgetThatTheShortageMakes) {
                             Placement::configured, roomy_machine()));
 }
 
+// Gradients of several passes wait on the device, which has room for them.
+TEST(Refusal, SuggestsMorePassesWhereTheDeviceHasRoomForGradients) {
+  auto config = train_config(Device::cpu, Device::cpu, 1024, 155);
+  config.gradient_clipping = 1;
+  config.sluice.activations = config::Activations::recompute;
+  const std::string text = refusal(config, model_config(4, 512), roomy_machine());
+  EXPECT_NE(text.find("set \"sluice\": {\"micro_batches_per_pass\": 2}\n"), std::string::npos)
+      << text;
+  config.sluice.passes.each = 2;
+  EXPECT_EQ(refusal(config, model_config(4, 512), roomy_machine()), "");
+}
+
 TEST(Refusal, SuggestsToLeaveOutBuffersThatDoNotFit) {
   auto config = train_config(Device::nvme, Device::nvme, 512, 512);
   config.zero.offload_optimizer.buffer_count = 36000;

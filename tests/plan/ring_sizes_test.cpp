@@ -1,4 +1,4 @@
-// The number and size of the tiles of the optimizer step.
+// The number and size of the tiles of the optimizer step, and the cache that makes them smaller.
 
 #include <gtest/gtest.h>
 
@@ -53,6 +53,31 @@ TEST(RingSizes, OfASmallModelAreASmallPartOfIt) {
   EXPECT_EQ(ring(4, 256).read_ahead_tiles, 1);       // of 5 MiB; 3 M parameters have 50 MiB
   EXPECT_EQ(ring(4, 1024).tile_elements, 1U << 20U);
   EXPECT_EQ(ring(4, 1024).read_ahead_tiles, 13);  // a unit
+}
+
+// Cached states need no room in a tile, so a run that has all of them cached may need less memory
+// than one with tiles to read them.
+TEST(Cache, HoldsAllStatesWhereThisFitsWithTheTilesThatAreLeft) {
+  const auto plan_of = [](const config::TrainConfig& config, std::int64_t width) {
+    return make_plan(config, model_config(1, width), Placement::configured, roomy_machine());
+  };
+  for (const std::int64_t width : {64, 256}) {
+    auto config = train_config(Device::nvme, Device::cpu, 4096, 4096);
+    config.gradient_clipping = 1;
+    const Plan uncached = plan_of(config, width);
+    for (const ByteBudget& asked :
+         {ByteBudget{ByteBudget::Kind::percent, 100}, ByteBudget{ByteBudget::Kind::automatic, 0}}) {
+      auto cached = config;
+      cached.sluice.cache_bytes = asked;
+      const Plan roomy = plan_of(cached, width);
+      EXPECT_LT(roomy.least.host_bytes, uncached.least.host_bytes);
+      cached.sluice.strict = true;
+      cached.sluice.host_bytes = {ByteBudget::Kind::bytes, roomy.planned.tiers.host};
+      const Plan tight = plan_of(cached, width);
+      EXPECT_EQ(tight.planned.tiers.host, roomy.planned.tiers.host);
+      EXPECT_EQ(tight.traffic.nvme_read_bytes, 0U);
+    }
+  }
 }
 
 }  // namespace

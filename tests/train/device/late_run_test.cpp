@@ -13,7 +13,7 @@
 #include "device_run.hpp"
 #include "late_gpu.hpp"
 #include "saved/checkpoint.hpp"
-#include "saved/run_source.hpp"
+#include "saved/find_source.hpp"
 #include "saved/saved_state.hpp"
 #include "schedules.hpp"
 #include "trace_events.hpp"

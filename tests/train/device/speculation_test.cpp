@@ -14,7 +14,7 @@
 #include "device/tensor_bytes.hpp"
 #include "device_run.hpp"
 #include "saved/checkpoint.hpp"
-#include "saved/run_source.hpp"
+#include "saved/find_source.hpp"
 #include "saved/saved_state.hpp"
 #include "sluice/base/error.hpp"
 #include "step/step_runner.hpp"

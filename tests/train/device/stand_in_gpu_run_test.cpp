@@ -9,7 +9,7 @@
 
 #include "device_run.hpp"
 #include "saved/checkpoint.hpp"
-#include "saved/run_source.hpp"
+#include "saved/find_source.hpp"
 #include "saved/saved_state.hpp"
 #include "sluice/base/error.hpp"
 

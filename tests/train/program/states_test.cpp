@@ -35,6 +35,12 @@ std::string format_keys(const std::string& master, const std::string& moments) {
   return R"("master": ")" + master + R"(", "moments": ")" + moments + "\", ";
 }
 
+// The bytes by tier, in the report of a run or the answer of a plan.
+std::string planned_bytes_in(const std::string& json) {
+  const auto begin = json.find("\"planned_bytes\":");
+  return begin == std::string::npos ? json : json.substr(begin, json.find('}', begin) - begin);
+}
+
 TEST(States, EveryFormatIsTheSameOnEveryTier) {
   TrainFolder folder;
   std::vector<std::string> losses;
@@ -205,6 +211,46 @@ TEST(States, ARunKeepsItsFormat) {
   EXPECT_EQ(column(folder, "report", "loss"), column(folder, "whole", "loss"));
 }
 
+// The plan of the line that resumes a run is that of the resumed run, and so are its refusals.
+TEST(States, APlanThatResumesTakesOverWhatTheRunKeeps) {
+  for (const std::string optimizer : {"nvme", "cpu"}) {
+    TrainFolder folder;
+    TrainSetup setup;
+    setup.optimizer_device = optimizer;
+    const std::string checkpoints = "\"checkpoint_dir\": \"" + folder.checkpoints() + "\", ";
+    setup.sluice_keys =
+        checkpoints + format_keys("fp32", "bf16") + "\"micro_batches_per_pass\": 2, ";
+    folder.set(setup);
+    ASSERT_EQ(folder.train("report", 2).exit_code, 0);
+    const std::string begun = planned_bytes_in(folder.report_text("report"));
+    const auto plan = [&](const std::vector<std::string>& more) {
+      std::vector<std::string> line = folder.arguments("plan", 3, more);
+      line.front() = "plan";
+      return run_sluice(line);
+    };
+    setup.sluice_keys = checkpoints;
+    folder.set(setup);
+    const std::vector<std::string> before = folder.files("");
+    const ProgramResult resumed = plan({"--resume", "--json"});
+    EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+    EXPECT_EQ(planned_bytes_in(resumed.out), begun);
+    EXPECT_NE(resumed.err.find("--resume: from step 2 in "), std::string::npos) << resumed.err;
+    EXPECT_NE(planned_bytes_in(plan({"--json"}).out), begun)
+        << "a run of its own has other formats";
+    expect_refused(plan({"--resume", "--seed", "7"}), 2, {"was begun with seed"});
+    setup.sluice_keys = checkpoints + format_keys("split", "bf16");
+    folder.set(setup);
+    expect_refused(plan({"--resume"}), 4, {"\"master\"", "fp32", "split"});
+    EXPECT_EQ(folder.files(""), before);
+    ASSERT_EQ(folder.train("report", 3, {"--resume", "--set", "sluice.master=fp32"}).exit_code, 0);
+    EXPECT_EQ(planned_bytes_in(folder.report_text("report")), begun);
+    folder.clear_swap();
+    const ProgramResult absent = plan({"--resume"});
+    EXPECT_EQ(absent.exit_code, 0) << absent.err;
+    EXPECT_NE(absent.err.find("nothing has been committed yet"), std::string::npos) << absent.err;
+  }
+}
+
 TEST(States, ASignalCommitsWhatOnlyTheCacheHas) {
   TrainFolder folder;
   TrainSetup setup;
@@ -229,13 +275,27 @@ TEST(States, ASignalCommitsWhatOnlyTheCacheHas) {
   EXPECT_EQ(column(folder, "report", "loss"), column(folder, "whole", "loss"));
 }
 
+TEST(States, TheReadsOfACheckpointCountInNoStep) {
+  TrainFolder folder;
+  TrainSetup setup;
+  setup.param_device = "cpu";
+  setup.sluice_keys =
+      "\"checkpoint_dir\": \"" + folder.checkpoints() + "\", \"checkpoint_every\": 1, ";
+  folder.set(setup);
+  ASSERT_EQ(folder.train("report", 4).exit_code, 0);
+  ASSERT_EQ(folder.files("checkpoints").empty(), false);
+  for (const char* link : {"nvme_read", "nvme_write"})
+    for (const std::string& of_step : column(folder, "report", link))
+      EXPECT_EQ(of_step, planned(plan_of(folder), link)) << link;
+}
+
 TEST(States, ACacheThatHostMemoryHasNoRoomForIsCutAndSaysSo) {
   TrainFolder folder;
   write_file(folder.model(), kWiderModelJson);
   TrainSetup setup;
   setup.sluice_keys = "\"cache_bytes\": \"10GiB\", ";
   setup.param_device = "cpu";
-  setup.host_bytes = "48MiB";
+  setup.host_bytes = "40MiB";
   folder.set(setup);
   const ProgramResult result = folder.train("report", 1);
   EXPECT_EQ(result.exit_code, 0) << result.err;

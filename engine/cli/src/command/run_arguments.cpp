@@ -156,7 +156,9 @@ void describe_for_plan(CLI::App& command) {
       {"--init", "checked to be safetensors weights"},
       {"--steps", "adds how much all N steps write to the drive"},
       {"--seed", "checked; changes no plan"},
-      {"--resume", "changes no plan"},
+      {"--resume",
+       "plans with the formats and passes of the state that train would go on from; it is read, "
+       "not changed"},
       {"--wait", "changes no plan"},
       {"--placement",
        "configured (default): tiers as in the configuration; resident: plans for everything in "

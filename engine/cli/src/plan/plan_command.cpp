@@ -23,6 +23,7 @@
 #include "sluice/plan/plan_text.hpp"
 #include "sluice/plan/prediction.hpp"
 #include "sluice/plan/storage_choices.hpp"
+#include "sluice/train/run_source.hpp"
 #include "train/run_files.hpp"
 
 namespace sluice::cli {
@@ -47,6 +48,23 @@ plan::Plan plan_run(const PlanArguments& arguments, const config::TrainConfig& c
     throw DoesNotFit(std::string("one block of this shape (n_layer 1) is too many already: ") +
                      refusal.what());
   }
+}
+
+// The state that train would go on from, whose settings `config` takes over; empty without
+// --resume.
+train::RunSource resumed_source(const train::TrainRequest& request, config::TrainConfig& config) {
+  if (!request.resume) return {};
+  train::check_directories(config, request.placement);
+  train::RunSource source = train::choose_source(config, request.placement);
+  if (!source.state) train::log_nothing_to_resume();
+  train::adopt_settings(config, source);
+  return source;
+}
+
+std::string resume_choice(const train::RunSource& source) {
+  return "--resume: from step " + std::to_string(source.state->step) + " in " + source.directory +
+         ", with the compute threads, formats of states and passes that the run was begun with, "
+         "unless the configuration has others";
 }
 
 std::string largest_line(const config::ModelConfig& asked, const plan::Plan& plan) {
@@ -90,13 +108,20 @@ int run_plan(const PlanArguments& arguments, Session& session) {
   train::TrainRequest request = arguments.request;
   require_files(request);
   set_steps_of_epochs(request);
-  const config::TrainConfig config = load_training_config(
+  config::TrainConfig config = load_training_config(
       request.config_path, {.tuned_paths = request.tuned_paths, .settings = request.settings});
   const config::ModelConfig model = config::load_model_config(request.model_path);
   const std::optional<std::int64_t> steps = check_data(request, config, model);
+  const train::RunSource source = resumed_source(request, config);
   KnownRates rates(request.rates_path);
   if (arguments.probe) rates.measure(plan_run(arguments, config, model, {}), session);
   plan::Plan plan = plan_run(arguments, config, model, rates.finder());
+  if (source.state) {
+    // The largest model is another one than that of the run.
+    if (!arguments.largest)
+      train::check_source(source, plan, request.seed.value_or(config.sluice.seed));
+    plan.choices.push_back(resume_choice(source));
+  }
   for (std::string& line : plan::storage_choices(plan)) plan.choices.push_back(std::move(line));
   Console& console = session.console();
   std::vector<plan::LargestModel> largest;

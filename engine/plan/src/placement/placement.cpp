@@ -144,9 +144,9 @@ TierNeeds needs_of(const Plan& plan, const StepModel& model, const Overlap& over
                                model.peak(plan.units, overlap).total());
           },
           [&plan, rings] {
-            return checked_add(home_bytes(plan, Tier::host), ring_bytes(plan, rings) +
-                                                                 staging_of_ranks_bytes(plan) +
-                                                                 update_flags_bytes(plan).host);
+            return checked_add(home_bytes(plan, Tier::host),
+                               cached_bytes(plan) + ring_bytes(plan, rings) +
+                                   staging_of_ranks_bytes(plan) + update_flags_bytes(plan).host);
           }};
 }
 
@@ -271,6 +271,8 @@ Placed place_with(Plan& plan, const StepModel& model, const Overlap& overlap,
   from_device.until(needs.device_bytes,
                     preferences.least_on_device ? 0 : *plan.budget.device_bytes);
   placed.leaving = plan.units;
+  cache_as_asked(plan, preferences);
+  if (needs.host_bytes() > *plan.budget.host_bytes) drop_cache(plan);
   if (!preferences.least_on_device) promote_to_device(plan, needs);
   shortfall.device_bytes = over(needs.device_bytes(), *plan.budget.device_bytes);
 
@@ -305,9 +307,12 @@ LeastBytes least_bytes(Plan plan, const StepModel& model, const Overlap& overlap
   const TierNeeds needs = needs_of(plan, model, overlap, rings);
   Demotion from_device(items_in_order(plan, Tier::device, usual), Tier::device, Tier::host);
   from_device.until(needs.device_bytes, 0);
+  cache_as_asked(plan, usual);
+  const std::uint64_t with_cache = needs.host_bytes();
+  drop_cache(plan);
   Demotion from_host(items_in_order(plan, Tier::host, usual), Tier::host, Tier::nvme);
   if (has_directory(plan)) from_host.until(needs.host_bytes, 0);
-  return {needs.device_bytes(), needs.host_bytes()};
+  return {needs.device_bytes(), std::min(needs.host_bytes(), with_cache)};
 }
 
 Shortfall place(Plan& plan, const StepModel& model, const Overlap& overlap, const RingSizes& rings,

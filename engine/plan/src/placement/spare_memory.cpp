@@ -29,36 +29,35 @@ std::uint64_t bytes_asked_for(const config::ByteBudget& budget, std::uint64_t st
   return 0;
 }
 
+// Visits the parts of states that are on NVMe, in unit order.
+template <typename Visit>
+void each_stored_part(const Plan& plan, const Visit& visit) {
+  const models::StateFormat& format = plan.state_format;
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    if (plan.units[u].frozen || plan.units[u].states != Tier::nvme) continue;
+    for (std::size_t part = 0; part < format.part_count(); ++part) {
+      if (place_of_part(plan.units[u], format, part) != PartPlace::weights) visit(u, part);
+    }
+  }
+}
+
+std::uint64_t stored_bytes(const Plan& plan) {
+  std::uint64_t sum = 0;
+  each_stored_part(plan,
+                   [&](std::size_t u, std::size_t part) { sum += part_bytes(plan, u, part); });
+  return sum;
+}
+
 // Fills the cache in unit order: the next step waits for the first units' updates first. Returns
 // the cache's bytes.
-std::uint64_t fill_cache(Plan& plan, std::uint64_t room_bytes) {
-  const models::StateFormat& format = plan.state_format;
-  const auto each_part = [&](const auto& visit) {
-    for (std::size_t u = 0; u < plan.units.size(); ++u) {
-      for (std::size_t part = 0; part < format.part_count() && !plan.units[u].frozen; ++part) {
-        if (place_of_part(plan.units[u], format, part) == PartPlace::tile) visit(u, part);
-      }
-    }
-  };
-  std::uint64_t stored_bytes = 0;
-  each_part([&](std::size_t u, std::size_t part) { stored_bytes += part_bytes(plan, u, part); });
-  const config::ByteBudget& budget = plan.config.sluice.cache_bytes;
-  const std::uint64_t asked = bytes_asked_for(budget, stored_bytes);
-  if (asked == 0 || stored_bytes == 0) return 0;
-  const std::uint64_t limit = std::min(asked, room_bytes);
+std::uint64_t fill_cache(Plan& plan, std::uint64_t limit) {
   std::uint64_t used = 0;
-  each_part([&](std::size_t u, std::size_t part) {
+  each_stored_part(plan, [&](std::size_t u, std::size_t part) {
     const std::uint64_t size_bytes = part_bytes(plan, u, part);
     if (used + size_bytes > limit) return;
     plan.units[u].cached[part] = true;
     used += size_bytes;
   });
-  std::string line = "cache: " + format_bytes(used) + " of " + format_bytes(stored_bytes) +
-                     " of the states on NVMe are in host memory too";
-  const bool cut =
-      budget.kind != config::ByteBudget::Kind::automatic && limit < asked && limit < stored_bytes;
-  if (cut) line += "; " + format_bytes(asked) + " were asked for, but host_bytes has no more room";
-  plan.choices.push_back(line);
   return used;
 }
 
@@ -214,22 +213,48 @@ void add_checkpoint_copies(Plan& plan, std::uint64_t room_bytes) {
   plan.choices.push_back(line);
 }
 
-// Fills the cache and returns its bytes. Cached parts need no room in a tile and no read-ahead.
+// Fills the cache, unless cache_as_asked() has, and returns the bytes that this takes of the room.
+// Cached parts need no room in a tile and no read-ahead.
 std::uint64_t add_cache(Plan& plan, std::uint64_t room_bytes) {
-  const std::uint64_t used = fill_cache(plan, room_bytes);
+  const config::ByteBudget& budget = plan.config.sluice.cache_bytes;
+  const std::uint64_t stored = stored_bytes(plan);
+  const std::uint64_t asked = bytes_asked_for(budget, stored);
+  if (asked == 0 || stored == 0) return 0;
+  const std::uint64_t before = cached_bytes(plan);
+  const std::uint64_t limit = before > 0 ? asked : std::min(asked, room_bytes);
+  const std::uint64_t used = before > 0 ? before : fill_cache(plan, limit);
+  std::string line = "cache: " + format_bytes(used) + " of " + format_bytes(stored) +
+                     " of the states on NVMe are in host memory too";
+  const bool cut =
+      budget.kind != config::ByteBudget::Kind::automatic && limit < asked && limit < stored;
+  if (cut) line += "; " + format_bytes(asked) + " were asked for, but host_bytes has no more room";
+  plan.choices.push_back(line);
   plan.rings.update.tile_bytes =
       tile_layout(plan.units, plan.state_format, {plan.compute_dtype, plan.config.gradient_dtype()},
                   plan.rings.update.tile_elements)
           .total;
   if (tiles_to_read(plan) == 0) plan.rings.update.read_ahead_tiles = 0;
-  return used;
+  return used - before;
+}
+
+bool is_cache_first(const Plan& plan, const Preferences& preferences) {
+  const bool asked = plan.config.sluice.cache_bytes.kind != config::ByteBudget::Kind::automatic;
+  return asked || !preferences.cache_last;
 }
 
 }  // namespace
 
+void cache_as_asked(Plan& plan, const Preferences& preferences) {
+  if (!is_cache_first(plan, preferences)) return;
+  fill_cache(plan, bytes_asked_for(plan.config.sluice.cache_bytes, stored_bytes(plan)));
+}
+
+void drop_cache(Plan& plan) {
+  for (UnitPlacement& unit : plan.units) unit.cached = {};
+}
+
 void use_spare_memory(Plan& plan, const Preferences& preferences, std::uint64_t room_bytes) {
-  const bool asked = plan.config.sluice.cache_bytes.kind != config::ByteBudget::Kind::automatic;
-  const bool cache_first = asked || !preferences.cache_last;
+  const bool cache_first = is_cache_first(plan, preferences);
   plan.rings.update.read_ahead_tiles = 0;
   if (cache_first) room_bytes -= add_cache(plan, room_bytes);
   if (preferences.read_ahead_first) room_bytes -= add_read_ahead(plan, room_bytes);

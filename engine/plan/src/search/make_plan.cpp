@@ -33,9 +33,6 @@ constexpr std::uint64_t kRuntimeBytes = 192 * kMiB;
 // With the CUDA driver and LibTorch's CUDA libraries. An estimate, not measured.
 constexpr std::uint64_t kGpuRuntimeBytes = 3 * kGiB;
 
-// An fp32 master, a 16-bit weight and a 16-bit gradient.
-constexpr std::uint64_t kBytesBesideMoments = 8;
-
 // The threads that launch forward and backward have these on a GPU's host. On 16 cores updates with
 // 16 threads have 130 GB/s where 14 threads have 150, since each launch takes a core from the
 // middle of a piece.
@@ -86,8 +83,9 @@ void describe_units(Plan& plan, const Subject& subject) {
     plan.layouts = models::gpt2_units(subject.model, plan.config.world_size);
   }
   plan.groups = models::make_param_groups(plan.config, plan.layouts);
-  plan.model_size.bytes_per_parameter =
-      kBytesBesideMoments + sizeof(float) * cpu_adam::moment_count(plan.state_format.rule);
+  plan.model_size.bytes_per_parameter = size_of(plan.compute_dtype) +
+                                        size_of(plan.config.gradient_dtype()) +
+                                        plan.state_format.element_bytes();
   for (const zero::UnitLayout& layout : plan.layouts) {
     plan.model_size.parameters += layout.param_count;
     const std::uint64_t each =

@@ -182,6 +182,23 @@ void add_budget_changes(const Variant& refused, const Plan& shape, const Machine
        variant});
 }
 
+// Suggests the fewest passes that fit: gradients of several wait in free memory of the device.
+void add_passes_change(const Variant& refused, const Plan& shape, const TryPlan& try_plan,
+                       std::vector<Candidate>& candidates) {
+  if (shape.own_loop()) return;
+  const std::int64_t all = refused.config.gradient_accumulation_steps;
+  for (std::int64_t each = all / 2; each >= 1; --each) {
+    const bool is_asked = refused.config.sluice.passes.each == each;
+    if (all % each != 0 || is_asked) continue;
+    Variant variant = refused;
+    variant.config.sluice.passes = {.each = each, .last = {}};
+    if (!try_plan(variant)) continue;
+    candidates.push_back(
+        {"set \"sluice\": {\"micro_batches_per_pass\": " + std::to_string(each) + "}", variant});
+    return;
+  }
+}
+
 void add_micro_batch_changes(const Variant& refused, const TryPlan& try_plan,
                              std::vector<Candidate>& candidates) {
   for (std::int64_t micro = refused.config.micro_batch_size / 2; micro >= 1; micro /= 2) {
@@ -267,6 +284,7 @@ std::vector<std::string> suggest_changes(const Variant& refused, const Plan& sha
   add_limit_changes(refused, try_plan, candidates);
   add_disk_changes(refused, shape, try_plan, candidates);
   add_budget_changes(refused, shape, machine, try_plan, candidates);
+  add_passes_change(refused, shape, try_plan, candidates);
   add_micro_batch_changes(refused, try_plan, candidates);
   add_offload_changes(refused, try_plan, candidates);
   add_automatic_budgets(refused, try_plan, candidates);

@@ -56,6 +56,15 @@ std::uint64_t state_memory_bytes(const Plan& plan, std::size_t unit) {
   return sum;
 }
 
+std::uint64_t cached_bytes(const Plan& plan) {
+  std::uint64_t sum = 0;
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    const UnitPlacement& unit = plan.units[u];
+    if (unit.states == Tier::nvme && !unit.frozen) sum += state_memory_bytes(plan, u);
+  }
+  return sum;
+}
+
 std::uint64_t all_parts_bytes(const Plan& plan, std::size_t unit) {
   std::uint64_t sum = 0;
   for (std::size_t part = 0; part < plan.state_format.part_count(); ++part)

@@ -29,6 +29,8 @@ std::uint64_t part_bytes(const Plan& plan, std::size_t unit, std::size_t part);
 // Memory that a unit's states take on their tier, or in the cache of states on NVMe. Excludes parts
 // that are in files only, and the half of a split master that the weights are.
 std::uint64_t state_memory_bytes(const Plan& plan, std::size_t unit);
+// The cache of states on NVMe, of all units.
+std::uint64_t cached_bytes(const Plan& plan);
 // Memory of a unit's second states, or of a copy of its states: every part, the weights of a split
 // master too.
 std::uint64_t all_parts_bytes(const Plan& plan, std::size_t unit);

@@ -152,13 +152,14 @@ void RunMeter::end_updates(StepRecord& record) {
                      now.nvme_read_bytes - updated_.nvme_read_bytes,
                      now.nvme_written_bytes - updated_.nvme_written_bytes,
                      now.nvme_cached_bytes - updated_.nvme_cached_bytes, 0});
+  const std::uint64_t of_checkpoints = now.checkpoint_read_bytes - updated_.checkpoint_read_bytes;
   updated_ = now;
   LinkSeconds busy = minus(all.busy, busy_);
   record.compute_seconds =
       std::max(0.0, record.seconds - sum(record.stall_seconds) - record.commit_seconds);
   busy.compute = record.compute_seconds;
   busy_ = all.busy;
-  watch_drive(record, busy);
+  watch_drive(record, of_checkpoints, busy);
   step_busy_.push_back(busy);
   step_stalls_.push_back(record.stall_seconds);
   step_network_bytes_ = record.bytes.network;
@@ -202,9 +203,11 @@ RankNumbers RunMeter::numbers() const {
   return own;
 }
 
-void RunMeter::watch_drive(const StepRecord& record, const LinkSeconds& busy) {
+void RunMeter::watch_drive(const StepRecord& record, std::uint64_t checkpoint_bytes,
+                           const LinkSeconds& busy) {
   const double seconds = std::max(busy.nvme_read, busy.nvme_written);
-  const auto bytes = static_cast<double>(record.bytes.nvme_read + record.bytes.nvme_written);
+  const auto bytes =
+      static_cast<double>(record.bytes.nvme_read + record.bytes.nvme_written + checkpoint_bytes);
   if (bytes == 0 || seconds <= 0) return;
   const auto slowdown = drive_.add(record.step, bytes, seconds);
   if (!slowdown) return;

@@ -48,7 +48,9 @@ class RunMeter {
   };
   Totals totals() const;
   static constexpr std::size_t kKeptSteps = 4096;
-  void watch_drive(const StepRecord& record, const LinkSeconds& busy);
+  // `checkpoint_bytes` were read beside the record's.
+  void watch_drive(const StepRecord& record, std::uint64_t checkpoint_bytes,
+                   const LinkSeconds& busy);
   LinkSeconds stalls_between(const RunnerStalls& before, const RunnerStalls& after) const;
 
   RunResources& resources_;

@@ -10,7 +10,6 @@
 #include "device/tensor_bytes.hpp"
 #include "run/initial_weights.hpp"
 #include "run/run.hpp"
-#include "saved/run_source.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/dtype.hpp"
 #include "sluice/base/error.hpp"
@@ -30,6 +29,7 @@
 #include "sluice/offload/directory_lock.hpp"
 #include "sluice/plan/machine.hpp"
 #include "sluice/plan/plan.hpp"
+#include "sluice/train/run_source.hpp"
 
 namespace sluice::train {
 

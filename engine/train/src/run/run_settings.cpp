@@ -1,7 +1,6 @@
 #include "run/run_settings.hpp"
 
 #include <array>
-#include <charconv>
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -16,8 +15,6 @@ namespace {
 
 constexpr const char* kEpochBatch = "sequences of a step in epochs";
 constexpr const char* kGroups = "parameter groups";
-constexpr const char* kMicroBatchesPerPass = "number of micro-batches per pass";
-constexpr const char* kLastPass = "number of micro-batches in the last pass";
 
 std::string shortest(double value) {
   char text[32];
@@ -127,16 +124,6 @@ std::string reduction_text(const config::TrainConfig& config) {
          ", sent as " + std::string(name_of(config.wire_dtype()));
 }
 
-std::optional<std::int64_t> number_in(const models::RunSettings& settings, const char* name) {
-  const auto found = settings.find(name);
-  if (found == settings.end()) return std::nullopt;
-  const std::string& text = found->second;
-  std::int64_t number = 0;
-  const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (read.ptr != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
 }  // namespace
 
 models::RunSettings settings_of(const TrainRequest& request, const plan::Plan& plan,
@@ -197,25 +184,6 @@ void compare_checksums(const models::RunSettings& saved, const models::RunSettin
     if (before == saved.end() || before->second != now.at(data)) return;
   }
   compare_settings(saved, checksums, strict);
-}
-
-void adopt_passes(config::TrainConfig& config, const RunSource& source) {
-  config::SluiceConfig& sluice = config.sluice;
-  if (!source.state || sluice.passes.each) return;
-  const config::PassConfig saved{.each = number_in(source.state->settings, kMicroBatchesPerPass),
-                                 .last = number_in(source.state->settings, kLastPass)};
-  if (!saved.each) return;
-  const std::int64_t last = saved.last.value_or(*saved.each);
-  const bool computes_again = last > *saved.each;
-  // The configuration has changed; compare_settings() says so.
-  if (!saved.fit(config.gradient_accumulation_steps)) return;
-  if (computes_again && sluice.activations == config::Activations::keep) return;
-  sluice.passes = saved;
-  if (*saved.each == config.gradient_accumulation_steps) return;
-  log(LogLevel::info,
-      "micro_batches_per_pass: " + std::to_string(*saved.each) +
-          (computes_again ? ", " + std::to_string(last) + " in the last pass" : "") +
-          ", as the run was begun");
 }
 
 }  // namespace sluice::train

@@ -5,10 +5,10 @@
 #include <string>
 
 #include "run/run_inputs.hpp"
-#include "saved/run_source.hpp"
 #include "sluice/config/train_config.hpp"
 #include "sluice/models/run_state.hpp"
 #include "sluice/train/library.hpp"
+#include "sluice/train/run_source.hpp"
 
 namespace sluice::train {
 
@@ -30,9 +30,5 @@ void check_place_in_epochs(const models::RunSettings& saved, const models::RunSe
 // samples differ were reported by compare_settings(). States of older versions have no checksums.
 void compare_checksums(const models::RunSettings& saved, const models::RunSettings& now,
                        const models::RunSettings& checksums, bool strict);
-
-// A resumed run takes over the number of micro-batches per pass, which bits may depend on, where
-// the configuration leaves it open.
-void adopt_passes(config::TrainConfig& config, const RunSource& source);
 
 }  // namespace sluice::train

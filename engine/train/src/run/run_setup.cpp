@@ -11,6 +11,7 @@
 #include "ranks/shared_facts.hpp"
 #include "record/line_file.hpp"
 #include "run/run_settings.hpp"
+#include "saved/find_source.hpp"
 #include "saved/rank_places.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/models/weight_reader.hpp"
@@ -102,9 +103,7 @@ RunSetup set_up_run(const TrainRequest& request, RankGroup& ranks, const std::at
                   setup.held, ranks.control(), {std::chrono::seconds(request.wait_seconds), &stop});
   ranks.together("taking over the settings of the state", [&] {
     loaded.train = with_rank_folders(std::move(loaded.train), request.placement);
-    adopt_compute_threads(loaded.train, setup.source);
-    adopt_state_format(loaded.train, setup.source);
-    adopt_passes(loaded.train, setup.source);
+    adopt_settings(loaded.train, setup.source);
   });
   setup.plan = plan_run(request, ranks, loaded, started);
   ranks.together("comparing the state with the configuration", [&] {

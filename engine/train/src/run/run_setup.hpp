@@ -9,10 +9,11 @@
 #include "measure/unit_workspaces.hpp"
 #include "ranks/rank_group.hpp"
 #include "run/run_inputs.hpp"
-#include "saved/run_source.hpp"
 #include "saved/saved_state.hpp"
+#include "sluice/offload/directory_lock.hpp"
 #include "sluice/plan/plan.hpp"
 #include "sluice/train/library.hpp"
+#include "sluice/train/run_source.hpp"
 
 namespace sluice::train {
 

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "saved/checkpoint_writer.hpp"
-#include "saved/run_source.hpp"
 #include "saved/saved_state.hpp"
+#include "sluice/train/run_source.hpp"
 #include "step/run_resources.hpp"
 
 namespace sluice::train {

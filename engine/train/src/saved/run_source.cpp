@@ -1,7 +1,8 @@
-#include "saved/run_source.hpp"
+#include "sluice/train/run_source.hpp"
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <filesystem>
 #include <optional>
 #include <sstream>
@@ -9,6 +10,10 @@
 #include "saved/rank_places.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/models/checkpoints.hpp"
+#include "sluice/offload/checkpoint_folder.hpp"
+#include "sluice/offload/swap_directory.hpp"
+#include "sluice/offload/swap_store.hpp"
 
 namespace sluice::train {
 
@@ -83,6 +88,95 @@ void check_format(const models::RunState& saved, const plan::Plan& plan,
   check("moments", saved.format.moments, plan.state_format.moments);
 }
 
+// Notes of the line of `source`, among `found`: the last order, and another checkpoint of this
+// state or else of the one before.
+void note_line(RunSource& source, const std::vector<models::Checkpoint>& found) {
+  std::int64_t older_order = -1;
+  for (const models::Checkpoint& each : found) {
+    if (!each.damage.empty() || each.line != source.state->line) continue;
+    source.last_order = std::max(source.last_order, each.order);
+    if (each.path == source.directory || each.order > source.state->order) continue;
+    if (each.order <= older_order) continue;
+    older_order = each.order;
+    source.older = each.path;
+  }
+}
+
+RunSource source_of(models::SavedState saved) {
+  RunSource source;
+  source.directory = std::move(saved.directory);
+  source.state = std::move(saved.state);
+  source.metadata = std::move(saved.metadata);
+  source.parts = std::move(saved.parts);
+  source.last_order = source.state->order;
+  return source;
+}
+
+// The state of the swap directory, or a checkpoint of its line that is newer. A swap directory is
+// not committed after each step.
+RunSource newest_of_line(RunSource swap, const std::string& checkpoints) {
+  if (checkpoints.empty()) return swap;
+  const std::vector<models::Checkpoint> found = models::list_checkpoints(checkpoints);
+  models::Checkpoint own;
+  own.path = swap.directory;
+  own.step = swap.state->step;
+  const models::Checkpoint* newest = &own;
+  std::int64_t newest_order = swap.state->order;
+  const models::Checkpoint* other = nullptr;
+  for (const models::Checkpoint& each : found) {
+    if (!each.damage.empty()) continue;
+    if (each.line != swap.state->line) {
+      other = &each;
+    } else if (each.order > newest_order) {
+      newest = &each;
+      newest_order = each.order;
+    }
+  }
+  models::check_none_damaged_after(found, newest);
+  if (other != nullptr) {
+    log(LogLevel::warn, other->path + " is a checkpoint of another run than that of " +
+                            swap.directory + ": it is kept and not continued from");
+  }
+  RunSource source = newest == &own ? std::move(swap) : source_in(newest->path);
+  note_line(source, found);
+  return source;
+}
+
+// The state of the swap directory, if it holds one. The error of one that cannot be read names the
+// checkpoint that is there beside it.
+std::optional<RunSource> read_swap(const std::string& swap, const std::string& checkpoints) {
+  try {
+    if (swap.empty() || !models::holds_state(swap)) return {};
+    return source_in(swap);
+  } catch (const StorageError& error) {
+    const std::string newest = checkpoints.empty() ? "" : models::newest_checkpoint(checkpoints);
+    if (newest.empty()) throw;
+    throw StorageError(swap, "cannot be continued from (" + std::string(error.what()) +
+                                 "); the newest checkpoint is " + newest +
+                                 ": to go on from there, clear the directory (sluice nvme clean " +
+                                 swap + " --committed)");
+  }
+}
+
+// Versions before ranks.json left states that are not of one step on all ranks.
+void check_no_older_ranks(const std::string& directory) {
+  std::error_code error;
+  if (!std::filesystem::exists(directory + "/rank0/manifest.json", error)) return;
+  throw StorageError(directory,
+                     "holds states of several ranks that a version without ranks.json wrote: go on "
+                     "with that version, or remove the folders rank0, rank1, ...");
+}
+
+std::optional<std::int64_t> number_in(const models::RunSettings& settings, const char* name) {
+  const auto found = settings.find(name);
+  if (found == settings.end()) return std::nullopt;
+  const std::string& text = found->second;
+  std::int64_t number = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (read.ptr != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
 // The configuration keys that select `dtype`.
 std::string enabling(const std::string& dtype) {
   if (dtype == "fp32") return R"("bf16" and "fp16" to {"enabled": false})";
@@ -108,6 +202,62 @@ void check_directory(const std::string& directory) {
 
 }  // namespace
 
+void check_directories(const config::TrainConfig& config, plan::Placement placement) {
+  if (placement == plan::Placement::resident) return;
+  for (const config::OffloadConfig* offload :
+       {&config.zero.offload_optimizer, &config.zero.offload_param}) {
+    for (const std::string& directory : offload->directories()) check_directory(directory);
+  }
+}
+
+RunSource source_in(const std::string& directory) {
+  RunSource source = source_of(models::read_state(directory));
+  if (offload::checkpoint_folder_of(directory))
+    note_line(source, models::list_checkpoints(parent_of(directory)));
+  return source;
+}
+
+RunSource choose_source(const config::TrainConfig& config, plan::Placement placement) {
+  const std::string swap = swap_directory(config, placement);
+  const std::string& checkpoints = config.sluice.checkpoints.directory;
+  RunSource source;
+  if (!swap.empty()) check_no_older_ranks(swap);
+  if (std::optional<RunSource> of_swap = read_swap(swap, checkpoints)) {
+    const bool as_many = of_swap->state->world_size == config.world_size;
+    source = newest_of_line(*std::move(of_swap), checkpoints);
+    source.in_swap_directory = source.directory == swap;
+    source.own_swap = as_many && source.in_swap_directory;
+    source.swap_committed = as_many;
+    source.swap_holds_state = true;
+    return source;
+  }
+  if (!swap.empty()) {
+    for (const offload::RankFolder& folder : offload::list_rank_folders(swap))
+      check_is_leftover(folder.path);
+  }
+  if (!checkpoints.empty()) {
+    const std::string newest = models::newest_checkpoint(checkpoints);
+    if (!newest.empty()) source = source_in(newest);
+  }
+  return source;
+}
+
+void check_is_leftover(const std::string& folder) {
+  if (!offload::SwapStore::holds_committed(folder)) return;
+  const offload::CommittedState part = offload::SwapStore::read_committed(folder);
+  if (part.durability == Durability::none) return;
+  throw StorageError(folder,
+                     "holds a rank's part of step " + std::to_string(part.step) +
+                         ", and rank 0 finds no ranks.json beside it: put it back, or start "
+                         "the ranks on the hosts that they had before; to begin anew, "
+                         "remove it (sluice nvme clean " +
+                         folder + " --committed)");
+}
+
+void log_nothing_to_resume() {
+  log(LogLevel::info, "--resume: nothing has been committed yet, the run begins at step 1");
+}
+
 void adopt_compute_threads(config::TrainConfig& config, const RunSource& source) {
   if (!source.state) return;
   const int saved = source.state->compute_threads;
@@ -130,12 +280,29 @@ void adopt_state_format(config::TrainConfig& config, const RunSource& source) {
   if (!sluice.moments) sluice.moments = source.state->format.moments;
 }
 
-void check_directories(const config::TrainConfig& config, plan::Placement placement) {
-  if (placement == plan::Placement::resident) return;
-  for (const config::OffloadConfig* offload :
-       {&config.zero.offload_optimizer, &config.zero.offload_param}) {
-    for (const std::string& directory : offload->directories()) check_directory(directory);
-  }
+void adopt_passes(config::TrainConfig& config, const RunSource& source) {
+  config::SluiceConfig& sluice = config.sluice;
+  if (!source.state || sluice.passes.each) return;
+  const config::PassConfig saved{.each = number_in(source.state->settings, kMicroBatchesPerPass),
+                                 .last = number_in(source.state->settings, kLastPass)};
+  if (!saved.each) return;
+  const std::int64_t last = saved.last.value_or(*saved.each);
+  const bool computes_again = last > *saved.each;
+  // The configuration has changed; compare_settings() says so.
+  if (!saved.fit(config.gradient_accumulation_steps)) return;
+  if (computes_again && sluice.activations == config::Activations::keep) return;
+  sluice.passes = saved;
+  if (*saved.each == config.gradient_accumulation_steps) return;
+  log(LogLevel::info,
+      "micro_batches_per_pass: " + std::to_string(*saved.each) +
+          (computes_again ? ", " + std::to_string(last) + " in the last pass" : "") +
+          ", as the run was begun");
+}
+
+void adopt_settings(config::TrainConfig& config, const RunSource& source) {
+  adopt_compute_threads(config, source);
+  adopt_state_format(config, source);
+  adopt_passes(config, source);
 }
 
 std::string model_text(const plan::Plan& plan) {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "saved/run_source.hpp"
 #include "sluice/models/run_state.hpp"
 #include "sluice/plan/plan.hpp"
+#include "sluice/train/run_source.hpp"
 #include "sluice/zero/communicator.hpp"
 #include "step/progress.hpp"
 

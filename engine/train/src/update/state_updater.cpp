@@ -361,6 +361,7 @@ Ticket StateUpdater::begin_copy_to(std::size_t unit, offload::SwapStore& target)
   TileWork work;
   work.what = "copy";
   work.whole_tiles = true;
+  work.of_checkpoint = true;
   work.read_states = Parts::uncached;
   work.compute = [&target, shards, &plan](const TileRange& range, const States& states, Bytes,
                                           Bytes) {
@@ -380,6 +381,7 @@ Ticket StateUpdater::begin_copy_to(std::size_t unit, offload::SwapStore& target)
 Ticket StateUpdater::begin_copy_to(std::size_t unit, const StateSpans& target) {
   TileWork work;
   work.what = "copy";
+  work.of_checkpoint = true;
   work.read_states = Parts::uncached;
   work.compute = [target, &plan = *resources_.plan](const TileRange& range, const States& states,
                                                     Bytes, Bytes) {

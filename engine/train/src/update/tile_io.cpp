@@ -13,19 +13,31 @@ TileIo::TileIo(const UpdaterResources& resources, const TilePlacement& placement
       format_(plan_.state_format) {}
 
 Tickets TileIo::begin_reads(const TileRange& range, const TileWork& work, Bytes tile) {
-  Tickets tickets = begin_state_reads(range, work.read_states, tile);
-  count_state_reads(range, work.read_states);
+  UpdateCounters moved;
+  Tickets tickets = begin_state_reads(range, work.read_states, tile, moved);
+  add_state_reads(range, work.read_states, moved);
+  if (work.of_checkpoint) {
+    UpdateCounters apart;
+    apart.checkpoint_read_bytes = moved.nvme_read_bytes;
+    moved = apart;
+  }
+  count(moved);
   if (work.read_gradient) add_gradient_read(range, tile, tickets);
   return tickets;
 }
 
 Tickets TileIo::begin_read_ahead(const TileRange& range, Bytes tile) {
-  return begin_state_reads(range, Parts::uncached, tile);
+  UpdateCounters moved;
+  Tickets tickets = begin_state_reads(range, Parts::uncached, tile, moved);
+  count(moved);
+  return tickets;
 }
 
 void TileIo::begin_rest_of_reads(const TileRange& range, const TileWork& work, Bytes tile,
                                  Tickets& reads) {
-  count_state_reads(range, work.read_states);
+  UpdateCounters moved;
+  add_state_reads(range, work.read_states, moved);
+  count(moved);
   add_gradient_read(range, tile, reads);
 }
 
@@ -34,7 +46,8 @@ DeviceStates TileIo::device_states(std::size_t unit) const {
           resources_.units[unit]->weights_home()};
 }
 
-Tickets TileIo::begin_state_reads(const TileRange& range, Parts parts, Bytes tile) {
+Tickets TileIo::begin_state_reads(const TileRange& range, Parts parts, Bytes tile,
+                                  UpdateCounters& moved) const {
   Tickets tickets;
   const StateHome& home = placement_.home(range.unit);
   const StateSpans spans = placement_.states(range, tile);
@@ -43,16 +56,12 @@ Tickets TileIo::begin_state_reads(const TileRange& range, Parts parts, Bytes til
     const std::uint64_t offset_bytes = range.begin * format_.part(i).element_bytes;
     tickets.push_back(resources_.store->begin_read(*home[i].shard, offset_bytes, spans[i]));
   }
-  if (includes_uncached(parts) && plan::states_copied_to_tile(plan_.units[range.unit])) {
-    UpdateCounters moved;
-    moved.d2h_bytes = begin_state_copies_out(device_states(range.unit), {range, spans}, tickets);
-    count(moved);
-  }
+  if (includes_uncached(parts) && plan::states_copied_to_tile(plan_.units[range.unit]))
+    moved.d2h_bytes += begin_state_copies_out(device_states(range.unit), {range, spans}, tickets);
   return tickets;
 }
 
-void TileIo::count_state_reads(const TileRange& range, Parts parts) {
-  UpdateCounters moved;
+void TileIo::add_state_reads(const TileRange& range, Parts parts, UpdateCounters& moved) const {
   const StateHome& home = placement_.home(range.unit);
   for (std::size_t i = 0; i < home.size(); ++i) {
     const std::uint64_t bytes = range.count * format_.part(i).element_bytes;
@@ -62,7 +71,6 @@ void TileIo::count_state_reads(const TileRange& range, Parts parts) {
       moved.nvme_cached_bytes += bytes;
     }
   }
-  count(moved);
 }
 
 void TileIo::add_gradient_read(const TileRange& range, Bytes tile, Tickets& tickets) {
@@ -133,6 +141,7 @@ void TileIo::add_weight_write(const TileRange& range, Bytes data,
 void TileIo::count(const UpdateCounters& moved) {
   MutexLock lock(mutex_);
   counters_.nvme_read_bytes += moved.nvme_read_bytes;
+  counters_.checkpoint_read_bytes += moved.checkpoint_read_bytes;
   counters_.nvme_cached_bytes += moved.nvme_cached_bytes;
   counters_.nvme_written_bytes += moved.nvme_written_bytes;
   counters_.h2d_bytes += moved.h2d_bytes;

@@ -48,8 +48,11 @@ class TileIo {
 
  private:
   DeviceStates device_states(std::size_t unit) const;
-  offload::Tickets begin_state_reads(const TileRange& range, TileWork::Parts parts, Bytes tile);
-  void count_state_reads(const TileRange& range, TileWork::Parts parts);
+  // Adds what a copy from the device moves.
+  offload::Tickets begin_state_reads(const TileRange& range, TileWork::Parts parts, Bytes tile,
+                                     UpdateCounters& moved) const;
+  // Adds what comes from the store, or would without the cache.
+  void add_state_reads(const TileRange& range, TileWork::Parts parts, UpdateCounters& moved) const;
   // The gradient has arrived: its compute work has ended.
   void add_gradient_read(const TileRange& range, Bytes tile, offload::Tickets& tickets);
   void add_weight_write(const TileRange& range, Bytes data, const offload::ComputePoint& after,

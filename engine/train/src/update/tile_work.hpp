@@ -45,6 +45,8 @@ struct TileWork {
   const char* what = "";  // name in the trace
   Parts read_states = Parts::none;
   Parts write_states = Parts::none;
+  // What is read is for a checkpoint, and counts in no step.
+  bool of_checkpoint = false;
   bool read_gradient = false;
   bool write_weight = false;
   // Weights in device memory are written after this point of the device's compute work.

@@ -53,7 +53,8 @@ struct SpeculativeCounters {
 // Traffic and time of updates.
 struct UpdateCounters {
   std::uint64_t nvme_read_bytes = 0;
-  std::uint64_t nvme_cached_bytes = 0;  // not read, because the cache holds them
+  std::uint64_t nvme_cached_bytes = 0;      // not read, because the cache holds them
+  std::uint64_t checkpoint_read_bytes = 0;  // read from NVMe for checkpoints, beside the others
   std::uint64_t nvme_written_bytes = 0;
   std::uint64_t h2d_bytes = 0;
   std::uint64_t d2h_bytes = 0;

@@ -10,6 +10,7 @@
 #include "ranks/shared_facts.hpp"
 #include "saved/checkpoint.hpp"
 #include "saved/checkpoint_directory.hpp"
+#include "saved/find_source.hpp"
 #include "saved/rank_places.hpp"
 #include "saved/saved_state.hpp"
 #include "saved/swap_commit.hpp"

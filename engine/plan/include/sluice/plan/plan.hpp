@@ -34,10 +34,10 @@ struct OwnCalls {
 
 struct ModelSize {
   std::uint64_t parameters = 0;  // elements; tied ones count once
-  // With Adam 16 bytes per parameter: fp32 master and moments, 16-bit weights and gradients. A
-  // frozen parameter counts its weights only.
+  // Weights, gradients, and master and moments as files hold them, in the run's formats: with Adam
+  // and 16-bit weights 16 bytes per parameter. A frozen parameter counts its weights only.
   std::uint64_t state_bytes = 0;
-  std::uint64_t bytes_per_parameter = 0;  // if it trains: 8, and 4 for each moment
+  std::uint64_t bytes_per_parameter = 0;  // of one that trains
 };
 
 // Budgets of the two tiers in memory. Empty: unlimited, as in a resident run.

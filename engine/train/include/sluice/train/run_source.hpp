@@ -1,7 +1,7 @@
 #pragma once
 // Where a run continues from: nothing, its own swap directory, or a checkpoint, written by any
-// number of ranks. Functions with a communicator are called by all its ranks. Rank 0 looks and
-// decides, and locks what is of all ranks; the others hear it.
+// number of ranks; and what it takes over from there. No LibTorch. Thread-safe: values and free
+// functions without state.
 
 #include <optional>
 #include <string>
@@ -9,9 +9,8 @@
 
 #include "sluice/config/train_config.hpp"
 #include "sluice/models/saved_state.hpp"
-#include "sluice/offload/directory_lock.hpp"
 #include "sluice/plan/plan.hpp"
-#include "sluice/zero/communicator.hpp"
+#include "sluice/zero/unit_layout.hpp"
 
 namespace sluice::train {
 
@@ -31,32 +30,24 @@ struct RunSource {
   std::int64_t last_order = 0;  // the largest of the line's states that are known
 };
 
-// Whether a committed state that is found is continued from, or is an error.
-enum class Resume { no, yes };
-
 // Throws IoError when a swap directory of the configuration is absent. Sluice does not create swap
 // directories: a directory that is created below a missing mount fills the wrong disk.
 void check_directories(const config::TrainConfig& config, plan::Placement placement);
 
-// Locks the directories where the configuration would keep a committed state, the optimizer's swap
-// directory and the checkpoint directory, then looks for one: the newest state of the line that the
-// swap directory holds, or else of the line whose checkpoint was saved last. So what is read stays
-// as it is until the run that reads it changes it. Creates the checkpoint directory when it is
-// absent, and removes drafts in it. Each of several ranks also makes and locks its folder of the
-// swap directory (`config` names the directories of all, with_rank_folders() comes after), and ends
-// there what a killed run left of a commit: its part is then of the step that all ranks committed.
-// Resume::no and a state that exists: throws StorageError with both ways out. Resume::yes and no
-// state: logs that the run starts over. Throws StorageError naming the process that holds a lock
-// longer than `wait`; when one rank throws, all do.
-RunSource find_source(const config::TrainConfig& config, plan::Placement placement, Resume resume,
-                      offload::HeldDirectories& held, zero::Communicator& ranks,
-                      const offload::LockWait& wait = {});
-// With one rank.
-RunSource find_source(const config::TrainConfig& config, plan::Placement placement, Resume resume,
-                      offload::HeldDirectories& held, const offload::LockWait& wait = {});
-// The committed state in `directory`, a run's swap directory or a checkpoint, or else its newest
-// checkpoint (models::find_run). Throws StorageError.
-RunSource read_source(const std::string& directory, zero::Communicator& ranks);
+// The state that a run of this configuration goes on from: the newest of the line that the swap
+// directory holds, or else of the line whose checkpoint was saved last; without a state, an empty
+// source. Changes nothing and locks nothing, so another process may change what it reads. Throws
+// StorageError, and IoError when a directory is absent or unreadable.
+RunSource choose_source(const config::TrainConfig& config, plan::Placement placement);
+// The committed state in `directory`, a swap directory or a checkpoint. Throws StorageError.
+RunSource source_in(const std::string& directory);
+// Throws StorageError when `folder` has a rank's committed part, while ranks.json is not where rank
+// 0 looks: it is lost, or rank 0 runs on another host than before. With durability none, ranks.json
+// goes when a run begins to write.
+void check_is_leftover(const std::string& folder);
+// Logs that a run which was to resume starts over.
+void log_nothing_to_resume();
+
 // Throws StorageError or InvalidArgument when the state in `source` has another model, layout, data
 // type or seed.
 void check_source(const RunSource& source, const plan::Plan& plan, std::uint64_t seed);
@@ -66,6 +57,14 @@ void check_source(const RunSource& source, const plan::Plan& plan, std::uint64_t
 void adopt_compute_threads(config::TrainConfig& config, const RunSource& source);
 // A resumed run takes over the format of its states where the configuration leaves it open.
 void adopt_state_format(config::TrainConfig& config, const RunSource& source);
+// A resumed run takes over the number of micro-batches per pass, which bits may depend on, where
+// the configuration leaves it open.
+void adopt_passes(config::TrainConfig& config, const RunSource& source);
+// All of these.
+void adopt_settings(config::TrainConfig& config, const RunSource& source);
+// The settings of a saved state that adopt_passes() reads (models::RunSettings).
+inline constexpr const char* kMicroBatchesPerPass = "number of micro-batches per pass";
+inline constexpr const char* kLastPass = "number of micro-batches in the last pass";
 
 // The model's name in a saved state: the text of its file, or a fixed text for a loop of the user's
 // own.
