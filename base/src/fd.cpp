@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -52,20 +53,31 @@ void check_regular_file(const std::string& path) {
   if (!S_ISREG(info.st_mode)) throw StorageError(path, "is not a regular file");
 }
 
+namespace {
+
+std::string too_long(std::uint64_t size_bytes) {
+  return "has " + format_bytes(size_bytes) + ", far more than such a file takes";
+}
+
+}  // namespace
+
 std::string read_regular_file(int fd, const std::string& path, std::uint64_t most_bytes) {
   struct stat info {};
   SLUICE_SYSCALL(::fstat(fd, &info), path);
   if (!S_ISREG(info.st_mode)) throw StorageError(path, "is not a regular file");
   if (static_cast<std::uint64_t>(info.st_size) > most_bytes) {
-    throw StorageError(path, "has " + format_bytes(static_cast<std::uint64_t>(info.st_size)) +
-                                 ", far more than such a file takes");
+    throw StorageError(path, too_long(static_cast<std::uint64_t>(info.st_size)));
   }
-  std::string text(static_cast<std::size_t>(info.st_size), '\0');
+  // The size is a guess: files of /proc and /sys have 0, and any file may grow or shrink meanwhile.
+  constexpr std::size_t kAtLeast = 4096;
+  std::string text(static_cast<std::size_t>(info.st_size) + 1, '\0');
   std::size_t done = 0;
-  while (done < text.size()) {
+  for (;;) {
+    if (done == text.size()) text.resize(std::max(2 * done, kAtLeast));
     const ssize_t got = SLUICE_SYSCALL(::read(fd, text.data() + done, text.size() - done), path);
-    if (got == 0) break;  // the file was truncated meanwhile
+    if (got == 0) break;
     done += static_cast<std::size_t>(got);
+    if (done > most_bytes) throw StorageError(path, too_long(done));
   }
   text.resize(done);
   return text;

@@ -45,6 +45,12 @@ TEST(ReadRegularFile, ReadsWhatEndsAndIsNotTooLong) {
   EXPECT_THROW(check_regular_file(pipe), StorageError);
 }
 
+// Such files say that they have no bytes.
+TEST(ReadRegularFile, ReadsAFileOfProcToItsEnd) {
+  EXPECT_NE(read_regular_file("/proc/self/status", 100'000).find("Threads:"), std::string::npos);
+  EXPECT_THROW(read_regular_file("/proc/self/status", 10), StorageError);
+}
+
 TEST(FileBehindLinks, IsWhatOpeningWouldMake) {
   const test::TempDir directory;
   const std::string target = directory.file("folder/target");

@@ -341,6 +341,17 @@ TEST(IoEngineOptions, OutOfRangeIsRefused) {
   EXPECT_THROW(with(4096, 4097), InvalidArgument);
   EXPECT_THROW(with(4096, 4, 0), InvalidArgument);
   EXPECT_THROW(with(4096, 4, 1025), InvalidArgument);
+
+  class NoDepth final : public IoBackend {
+   public:
+    std::string_view name() const override { return "no depth"; }
+    unsigned depth() const override { return 0; }
+    std::size_t submit(std::span<const IoRequest> /*requests*/) override { return 0; }
+    std::size_t reap(std::span<IoCompletion> /*completions*/) override { return 0; }
+    void wait() override {}
+    void wake() override {}
+  };
+  EXPECT_THROW(IoEngine(std::make_unique<NoDepth>(), {4096, 4}), InvalidArgument);
   EXPECT_THROW(IoEngine(nullptr, {}), InvalidArgument);
 }
 

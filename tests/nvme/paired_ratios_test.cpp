@@ -5,6 +5,8 @@
 #include <cmath>
 #include <random>
 
+#include "sluice/base/error.hpp"
+
 namespace sluice::nvme {
 namespace {
 
@@ -13,6 +15,8 @@ TEST(PairedRatios, QuantilesAreInterpolated) {
   EXPECT_EQ(quantile_of({3}, 0.9), 3);
   EXPECT_DOUBLE_EQ(quantile_of({4, 1, 3, 2}, 0.5), 2.5);
   EXPECT_DOUBLE_EQ(quantile_of({4, 1, 3, 2}, 0), 1);
+  EXPECT_THROW(quantile_of({4, 1}, -1), InvalidArgument);
+  EXPECT_THROW(quantile_of({4, 1}, 1.5), InvalidArgument);
   EXPECT_DOUBLE_EQ(quantile_of({4, 1, 3, 2}, 1), 4);
 }
 

@@ -67,6 +67,16 @@ TEST_P(RegistrationTest, TransfersInsideAcrossAndOutsideOfIt) {
   }
 }
 
+TEST_P(RegistrationTest, SurvivesAssignmentToItself) {
+  IoEngine engine = make_engine();
+  TestBuffer buffer(64 * kKiB);
+  Registration memory = engine.register_memory(buffer.bytes());
+  const bool was_active = memory.active();
+  Registration& itself = memory;
+  memory = std::move(itself);
+  EXPECT_EQ(memory.active(), was_active);
+}
+
 TEST_P(RegistrationTest, EndsWhenItsOwnerGoesAndCanBeMadeAgain) {
   IoEngine engine = make_engine();
   SwapFile file(dir_.file("f"), OpenMode::create, DirectIo::automatic);

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <map>
 #include <numeric>
 #include <random>
@@ -12,6 +13,7 @@
 
 #include "faulty_backend.hpp"
 #include "nvme_test_support.hpp"
+#include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/nvme/drive_rates.hpp"
 #include "sluice/nvme/io_engine.hpp"
@@ -41,6 +43,10 @@ TEST(StripeLayout, OnePartIsTheFileItself) {
   EXPECT_EQ(pieces[0].size_bytes, 10'000'000U);
   EXPECT_EQ(layout.part_bytes(0, 77), 77U);
   EXPECT_EQ(layout.covered_bytes(0, 77), 77U);
+  constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
+  EXPECT_EQ(layout.covered_bytes(0, kMost), kMost);
+  EXPECT_EQ(StripeLayout({3, 1}, 4096).covered_bytes(0, kMost), kMost);
+  EXPECT_GT(StripeLayout({3, 1}, 4096).covered_bytes(0, kMost / 4 * 3 - 16 * kMiB), kMost - kGiB);
 }
 
 // Every byte has one place, parts have no holes, and the shares are the weights'.

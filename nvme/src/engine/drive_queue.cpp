@@ -27,6 +27,9 @@ IoEngineOptions checked_options(const IoBackend* backend, IoEngineOptions option
   SLUICE_CHECK(
       options.reads_per_write >= 1 && options.reads_per_write <= 1024,
       "I/O reads per write " + std::to_string(options.reads_per_write) + ": expected 1 to 1024");
+  SLUICE_CHECK(backend->depth() > 0,
+               "IoEngine: the backend has a depth of 0, so that no transfer "
+               "could begin");
   options.depth = std::min(options.depth, backend->depth());
   return options;
 }

@@ -163,6 +163,7 @@ Registration IoEngine::register_file(const SwapFile& file) {
 }
 
 Registration& Registration::operator=(Registration&& other) noexcept {
+  if (this == &other) return *this;
   end();
   engine_ = std::exchange(other.engine_, nullptr);
   memory_ = other.memory_;

@@ -105,6 +105,9 @@ std::uint64_t StripeLayout::covered_bytes(std::size_t part, std::uint64_t part_s
   std::size_t position = 0;
   while (part_at_[position] != part || rank_at_[position] != part_chunk % weights_[part])
     ++position;
+  // A part may be so long that the run has no limit.
+  constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
+  if (turn >= kMost / chunk_bytes_ / part_at_.size()) return kMost;
   return (turn * part_at_.size() + position) * chunk_bytes_ + part_size_bytes % chunk_bytes_;
 }
 

@@ -4,10 +4,15 @@
 #include <cmath>
 #include <cstddef>
 #include <random>
+#include <string>
+
+#include "sluice/base/error.hpp"
 
 namespace sluice::nvme {
 
 double quantile_of(std::vector<double> values, double share) {
+  SLUICE_CHECK(share >= 0 && share <= 1,
+               "a quantile at " + std::to_string(share) + ": expected 0 to 1");
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
   const double at = share * static_cast<double>(values.size() - 1);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cstddef>
+#include <limits>
 #include <utility>
 
 #include "sluice/base/error.hpp"
@@ -34,6 +36,10 @@ BufferRing::BufferRing(MemoryPool& pool, std::size_t tile_bytes, std::size_t cou
     : tile_bytes_(tile_bytes) {
   SLUICE_CHECK(tile_bytes > 0, what_for + ": tiles of 0 bytes");
   SLUICE_CHECK(count > 0, what_for + ": a ring needs at least 1 tile");
+  const std::size_t most =
+      std::numeric_limits<std::ptrdiff_t>::max() / std::max(tile_bytes, kPageBytes);
+  SLUICE_CHECK(count <= most, what_for + ": " + std::to_string(count) + " tiles of " +
+                                  std::to_string(tile_bytes) + " bytes fit in no memory");
   buffers_.reserve(count);
   MutexLock lock(mutex_);
   free_.reserve(count);  // so that give_back() never allocates

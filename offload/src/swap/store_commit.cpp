@@ -91,6 +91,14 @@ void SwapStore::Impl::mark_committed(std::int64_t step, std::string metadata) {
   metadata_ = std::move(metadata);
 }
 
+namespace {
+
+void check_step(std::int64_t step) {
+  SLUICE_CHECK(step >= 0, "a commit of step " + std::to_string(step) + ": expected 0 or more");
+}
+
+}  // namespace
+
 void SwapStore::Impl::check_nothing_prepared() const {
   if (on_disk_ != OnDisk::prepared) return;
   throw StorageError(directory_, "step " + std::to_string(prepared_->step) +
@@ -99,6 +107,7 @@ void SwapStore::Impl::check_nothing_prepared() const {
 }
 
 void SwapStore::Impl::commit(std::int64_t step, const std::string& metadata) {
+  check_step(step);
   check_writable("commit");
   {
     MutexLock lock(mutex_);
@@ -117,6 +126,7 @@ void SwapStore::Impl::commit(std::int64_t step, const std::string& metadata) {
 }
 
 std::uint64_t SwapStore::Impl::prepare_commit(std::int64_t step, const std::string& metadata) {
+  check_step(step);
   check_writable("prepare_commit");
   {
     MutexLock lock(mutex_);

@@ -37,6 +37,29 @@ struct Transfer {
   }
 };
 
+std::uint64_t file_block(const FileRange& range) {
+  return std::max<std::uint64_t>(kPageBytes, range.file->offset_alignment());
+}
+
+// How a transfer is cut into tiles: at blocks of the file. A write of part of a block reads the
+// rest and writes it back, so no two tiles in flight may share a block.
+struct Cut {
+  std::uint64_t first_bytes = 0;  // up to a block's end
+  std::uint64_t further_bytes = 0;
+
+  Cut(const FileRange& range, std::size_t tile_bytes) {
+    const std::uint64_t block = file_block(range);
+    SLUICE_CHECK(tile_bytes >= block, "the mover's tiles of " + std::to_string(tile_bytes) +
+                                          " bytes are smaller than a block of " +
+                                          range.file->path() + ", " + std::to_string(block));
+    further_bytes = align_down(tile_bytes, block);
+    first_bytes = further_bytes - range.offset_bytes % block;
+  }
+  std::uint64_t tiles(std::uint64_t size_bytes) const {
+    return 1 + ceil_div(size_bytes - std::min(size_bytes, first_bytes), further_bytes);
+  }
+};
+
 // One tile of a transfer.
 struct Piece {
   std::uint64_t offset_bytes = 0;  // in the range and in the span alike
@@ -47,22 +70,22 @@ struct Piece {
   DeviceSpan of(DeviceSpan device) const { return device.subspan(offset_bytes, size_bytes); }
 };
 
-Piece piece_at(const Transfer& transfer, std::uint64_t offset_bytes, std::size_t tile_bytes) {
+// At most `most_bytes`, which end with a block.
+Piece piece_at(const Transfer& transfer, std::uint64_t offset_bytes, std::uint64_t most_bytes) {
   const std::uint64_t left = transfer.device.size_bytes() - offset_bytes;
-  Piece piece{offset_bytes, static_cast<std::size_t>(std::min<std::uint64_t>(tile_bytes, left)), 0};
+  Piece piece{offset_bytes, static_cast<std::size_t>(std::min(most_bytes, left)), 0};
   // Whole blocks need no bounce buffer.
-  const std::uint64_t block =
-      std::max<std::uint64_t>(kPageBytes, transfer.range.file->offset_alignment());
-  const std::uint64_t whole = align_up(piece.size_bytes, block);
-  const bool fits = whole <= tile_bytes && whole <= transfer.range.size_bytes - offset_bytes;
+  const std::uint64_t begin = transfer.range.offset_bytes + offset_bytes;
+  const std::uint64_t whole =
+      align_up(begin + piece.size_bytes, file_block(transfer.range)) - begin;
+  const bool fits = whole <= transfer.range.size_bytes - offset_bytes;
   piece.file_bytes = fits ? static_cast<std::size_t>(whole) : piece.size_bytes;
   return piece;
 }
 
 // The bytes of a fetch that fill whole blocks of the file.
 std::uint64_t whole_blocks(const FileRange& range, std::uint64_t size_bytes) {
-  return align_down(size_bytes,
-                    std::max<std::uint64_t>(kPageBytes, range.file->offset_alignment()));
+  return align_down(size_bytes, file_block(range));
 }
 
 Tickets only(Ticket ticket) {
@@ -107,7 +130,7 @@ class Lane {
     transfer->range = range;
     transfer->device = device;
     transfer->after = after;
-    transfer->tiles_left = ceil_div(device.size_bytes(), ring_.tile_bytes());
+    transfer->tiles_left = Cut(range, ring_.tile_bytes()).tiles(device.size_bytes());
     Ticket ticket = transfer->ticket.ticket();
     MutexLock lock(mutex_);
     queue_.push_back(std::move(transfer));
@@ -143,8 +166,10 @@ class Lane {
 
   void push_tiles(const SharedTransfer& transfer) {
     const std::uint64_t size_bytes = transfer->device.size_bytes();
-    for (std::uint64_t at = 0; at < size_bytes; at += ring_.tile_bytes()) {
-      const Piece piece = piece_at(*transfer, at, ring_.tile_bytes());
+    const Cut cut(transfer->range, ring_.tile_bytes());
+    for (std::uint64_t at = 0; at < size_bytes;) {
+      const Piece piece = piece_at(*transfer, at, at == 0 ? cut.first_bytes : cut.further_bytes);
+      at += piece.size_bytes;
       file_bytes_ += piece.file_bytes;
       pipeline_.push(direction_ == Direction::fetch ? fetch_job(transfer, piece)
                                                     : store_job(transfer, piece));

@@ -45,6 +45,23 @@ TEST(Hostfile, HasAHostWithItsSlotsOnEachLine) {
   EXPECT_EQ(parsed("# ours\none slots=2\n\n  two\tslots=1  # the old one\r\n"), "one:0,1 two:0");
 }
 
+TEST(Hostfile, MayNameAUserWhichAFilterLeavesOut) {
+  const std::vector<Host> hosts = parse_hostfile("me@one slots=2\ntwo slots=1\n", "hosts");
+  EXPECT_EQ(shown(filter_hosts(hosts, "one:1@two", "")), "me@one:1 two:0");
+  EXPECT_EQ(shown(filter_hosts(hosts, "", "one")), "two:0");
+  EXPECT_THROW(filter_hosts(hosts, "one@one:0", ""), InvalidArgument);
+  EXPECT_EQ(parsed("me@one slots=2\none slots=2\n"), "hosts:2: one is there twice");
+}
+
+TEST(VisibleGpus, EndAtTheFirstNameThatCudaDoesNotKnow) {
+  using ::testing::ElementsAre;
+  EXPECT_THAT(visible_gpus("0, 2,GPU-8932f937"), ElementsAre("0", "2", "GPU-8932f937"));
+  EXPECT_THAT(visible_gpus("0,-1,1"), ElementsAre("0"));
+  EXPECT_THAT(visible_gpus("0,1,"), ElementsAre("0", "1"));
+  for (const char* none : {"", "-1", "-1,0", "NoDevFiles"})
+    EXPECT_TRUE(visible_gpus(none).empty()) << none;
+}
+
 TEST(Hostfile, MayBeginWithAByteOrderMark) {
   EXPECT_EQ(parsed("\xEF\xBB\xBFone slots=1\n"), "one:0");
 }

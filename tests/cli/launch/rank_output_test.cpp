@@ -2,8 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "cli/run_program.hpp"
+#include "sluice/base/error.hpp"
+#include "temp_dir.hpp"
 
 namespace sluice::cli {
 namespace {
@@ -30,6 +33,16 @@ TEST_F(Output, IsWrittenInWholeLines) {
   output.finish();
   EXPECT_EQ(written_.back(), "out [rank 3] three\n");
   EXPECT_THAT(output.last_lines(), ElementsAre("one", "wrong", "two", "three"));
+}
+
+// A FIFO without a reader would hold its writer for ever.
+TEST_F(Output, RefusesALogThatIsAPipe) {
+  const test::TempDir directory;
+  const std::string pipe = directory.file("rank-3.log");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THROW(make(pipe), StorageError);
+  make("/dev/null").take(Stream::out, "one\n");
+  EXPECT_THAT(written_, ElementsAre("out [rank 3] one\n"));
 }
 
 TEST_F(Output, EndsALineAtACarriageReturnToo) {

@@ -255,6 +255,7 @@ TEST_F(TrainProgram, EndsBeforeTheFirstStepOnASignalDuringTheStart) {
                                       resume_line() + " --resume\n"))
         << moment;
     EXPECT_THAT(result.out, Not(HasSubstr("step 1/"))) << moment;
+    EXPECT_THAT(result.err, HasSubstr("sluice: stopping; the same signal again")) << moment;
   }
 }
 

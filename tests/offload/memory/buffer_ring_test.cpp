@@ -107,6 +107,7 @@ TEST_F(BufferRingTest, GivesEachTileToOneThreadAtATime) {
 TEST_F(BufferRingTest, NeedsTilesAndMemory) {
   EXPECT_THROW(BufferRing(pool_, 4096, 0, "none"), InvalidArgument);
   EXPECT_THROW(BufferRing(pool_, 0, 3, "none"), InvalidArgument);
+  EXPECT_THROW(BufferRing(pool_, 4096, ~std::size_t{0}, "too many"), InvalidArgument);
   MemoryPool small(Tier::host, 2 * 4096, make_host_source());
   EXPECT_THROW(BufferRing(small, 4096, 3, "too many"), OutOfMemory);
   EXPECT_EQ(small.usage().live_bytes, 0U);  // the tiles it had got are free again

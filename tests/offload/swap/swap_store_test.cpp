@@ -164,10 +164,10 @@ TEST_F(SwapStoreTest, KeepsMetadataAndNamesAsTheyWereGiven) {
     const auto store = SwapStore::create(dir_.path(), *engine_, shards, Durability::process,
                                          nvme::DirectIo::automatic);
     update_all(*store, 1);
-    store->commit(-9'000'000'000'000'000'000, awkward);
+    store->commit(9'000'000'000'000'000'000, awkward);
   }
   const CommittedState state = SwapStore::read_committed(dir_.path());
-  EXPECT_EQ(state.step, -9'000'000'000'000'000'000);
+  EXPECT_EQ(state.step, 9'000'000'000'000'000'000);
   EXPECT_EQ(state.metadata, awkward);
   ASSERT_EQ(state.shards.size(), 2U);
   EXPECT_EQ(state.shards[0].name, shards[0].name);
@@ -234,6 +234,16 @@ TEST_F(SwapStoreTest, RefusesToCommitShardsThatAreNotWhole) {
   store->finish_update(2);
   store->commit(2, "{}");
   EXPECT_TRUE(verify(*store).empty());
+}
+
+TEST_F(SwapStoreTest, CommitsAStateBeforeTheFirstStepAndNothingBelow) {
+  const auto store = create();
+  for (std::size_t i = 0; i < 4; ++i) update_shard(*store, i, 1);
+  EXPECT_THROW(store->commit(-1, "{}"), InvalidArgument);
+  EXPECT_THROW(store->prepare_commit(-1, "{}"), InvalidArgument);
+  EXPECT_FALSE(SwapStore::holds_committed(dir_.path()));
+  store->commit(0, "{}");
+  EXPECT_TRUE(SwapStore::holds_committed(dir_.path()));
 }
 
 TEST_F(SwapStoreTest, RefusesToCreateOverACommittedRunAndNamesBothWaysOut) {

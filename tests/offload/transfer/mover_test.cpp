@@ -157,6 +157,26 @@ TEST_F(MoverTest, LeavesTheFileBesideAHomeAlone) {
   EXPECT_EQ(file_bytes(0, kHomeSpacing), expected);
 }
 
+TEST_F(MoverTest, StoresAtAnyOffsetOfAFile) {
+  start();
+  for (const std::uint64_t offset : {1U, 511U, 904U, 4095U, 5000U}) {
+    for (const std::size_t size : {std::size_t{100}, std::size_t{9000}, 4 * kTile + 1}) {
+      std::vector<std::byte> expected(kHomeSpacing);
+      fill(expected, 5);
+      io_->begin_write(file_, 0, expected).finish();
+      const TieredBytes place(FileRange{&file_, offset, size});
+      const Buffer out = device_buffer(size, 6);
+      mover_->begin_store(out.device_span(), place).finish();
+      std::copy(seen(out).begin(), seen(out).end(),
+                expected.begin() + static_cast<std::ptrdiff_t>(offset));
+      EXPECT_EQ(file_bytes(0, kHomeSpacing), expected) << offset << ", " << size << " bytes";
+      const Buffer back = device_buffer(size, 7);
+      mover_->begin_fetch(place, back.device_span()).finish();
+      EXPECT_TRUE(same(seen(out), seen(back))) << offset << ", " << size << " bytes";
+    }
+  }
+}
+
 TEST_F(MoverTest, WritesZerosUpToTheEndOfABlockThatTheHomeOwns) {
   start();
   std::vector<std::byte> before(kHomeSpacing);

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <iostream>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/launch_environment.hpp"
 #include "sluice/zero/ranks.hpp"
 
 namespace {
@@ -44,8 +46,11 @@ void gather_units(Ranks& ranks, const std::string& how) {
 
 int main(int count, char** arguments) {
   const std::string how = count > 1 ? arguments[1] : "";
-  Ranks ranks =
-      sluice::zero::join_mpi({.silence_limit = sluice::zero::silence_limit_from_environment()});
+  const int own = sluice::launch_environment().rank;
+  if (how.starts_with("never_join") && own == 1) ::raise(SIGSTOP);
+  const std::atomic<int> stop = how == "never_join_and_stop" && own == 0 ? SIGTERM : 0;
+  Ranks ranks = sluice::zero::join_mpi(
+      {.silence_limit = sluice::zero::silence_limit_from_environment(), .stop = &stop});
   const std::string rank = std::to_string(ranks.gather->rank());
   // A rank writes its error before it leaves: once the others know of it, mpirun ends all.
   try {

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <string>
 
@@ -63,6 +64,23 @@ TEST(MpiFaults, ARankThatIsStoppedIsNamedWithWhatEachWasDoing) {
                         "(host "));
   EXPECT_THAT(outcome.text, HasSubstr("the last call of rank 1 here was all_gather of unit h.2"));
   EXPECT_THAT(outcome.text, HasSubstr("waits in all_gather of unit h.3"));
+}
+
+TEST(MpiFaults, ARankThatNeverJoinsEndsTheOthersWithOneLine) {
+  const Outcome outcome = run("never_join");
+  EXPECT_EQ(outcome.exit_code, 1) << outcome.text;
+  EXPECT_LT(outcome.seconds, 45) << outcome.text;
+  const std::string line =
+      "waits for the other ranks to join by MPI, and not all have come within 2 s";
+  EXPECT_THAT(outcome.text, AllOf(HasSubstr("error: rank 0 of 3 (host "), HasSubstr(line),
+                                  HasSubstr("SLUICE_RANK_TIMEOUT")));
+  EXPECT_EQ(outcome.text.find(line), outcome.text.rfind(line)) << outcome.text;
+}
+
+TEST(MpiFaults, ASignalEndsARankThatWaitsForTheOthersToJoin) {
+  const Outcome outcome = run("never_join_and_stop");
+  EXPECT_EQ(outcome.exit_code, 128 + SIGTERM) << outcome.text;
+  EXPECT_THAT(outcome.text, HasSubstr("stopped before all ranks had joined"));
 }
 
 // mpirun itself ends the others, unless it is told to let them go on.

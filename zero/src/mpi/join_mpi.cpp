@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -9,9 +10,11 @@
 #include "exchange/exchange_communicator.hpp"
 #include "exchange/peers.hpp"
 #include "exchange/transport.hpp"
+#include "mpi/join_watch.hpp"
 #include "mpi/mpi_environment.hpp"
 #include "mpi/mpi_library.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/launch_environment.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/zero/ranks.hpp"
 
@@ -158,7 +161,11 @@ std::unique_ptr<MpiLibrary> load_library() {
 Ranks join_mpi(const MpiOptions& options) {
   const bool several_hosts = ranks_on_several_hosts();
   if (several_hosts) keep_directions_apart();
-  const auto world = std::make_shared<MpiWorld>(load_library());
+  std::unique_ptr<MpiLibrary> library = load_library();
+  std::optional<JoinWatch> watch(std::in_place, options.silence_limit, options.stop,
+                                 launch_environment());
+  const auto world = std::make_shared<MpiWorld>(std::move(library));
+  watch.reset();
   if (world->library().world_size() == 1) return make_single_ranks();
   ExchangeOptions exchange;
   if (several_hosts) exchange.messages = {kMessageBytesBetweenHosts, true};

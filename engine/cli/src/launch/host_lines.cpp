@@ -22,7 +22,8 @@ std::string master_port(const LaunchArguments& arguments) {
 }
 
 std::string master_address(const LaunchArguments& arguments, const std::vector<Host>& hosts) {
-  return arguments.master_address.empty() ? hosts.front().name : arguments.master_address;
+  return arguments.master_address.empty() ? address_of(hosts.front().name)
+                                          : arguments.master_address;
 }
 
 // GPUs other than the named ones are hidden from the ranks of the host.
@@ -66,7 +67,7 @@ HostLine srun_line(const LaunchArguments& arguments, const std::vector<Host>& ho
                "--kill-on-bad-exit=1",
                "--label"};
   std::string names;
-  for (const Host& host : hosts) names += (names.empty() ? "" : ",") + host.name;
+  for (const Host& host : hosts) names += (names.empty() ? "" : ",") + address_of(host.name);
   if (!hosts.front().name.empty()) line.push_back("--nodelist=" + names);
   if (!arguments.log_directory.empty())
     line.push_back("--output=" + arguments.log_directory + "/rank-%t.log");

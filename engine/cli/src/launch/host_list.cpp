@@ -42,7 +42,13 @@ bool is_blank(const std::string& line) {
 
 std::vector<Host>::iterator find_host(std::vector<Host>& hosts, const std::string& name) {
   return std::find_if(hosts.begin(), hosts.end(),
-                      [&](const Host& host) { return host.name == name; });
+                      [&](const Host& host) { return address_of(host.name) == address_of(name); });
+}
+
+bool is_gpu(const std::string& name) {
+  if (name.starts_with("GPU-") || name.starts_with("MIG-")) return true;
+  return !name.empty() &&
+         std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
 // One host of a filter. No slots: all of the host.
@@ -75,6 +81,7 @@ std::vector<Named> parse_filter(const std::string& flag, const std::string& text
     Named named{part.substr(0, colon), {}};
     const auto host = find_host(hosts, named.host);
     SLUICE_CHECK(host != hosts.end(), flag + ": \"" + named.host + "\" is none of the hosts");
+    named.host = host->name;
     SLUICE_CHECK(
         std::none_of(all.begin(), all.end(), [&](const Named& n) { return n.host == named.host; }),
         flag + ": " + named.host + " is there twice");
@@ -93,6 +100,21 @@ void keep_slots(Host& host, const std::vector<int>& named, bool keep_named) {
 }
 
 }  // namespace
+
+std::string address_of(const std::string& name) {
+  return name.substr(name.rfind('@') + 1);  // npos + 1 is 0
+}
+
+std::vector<std::string> visible_gpus(const std::string& variable) {
+  std::vector<std::string> names;
+  for (std::string& name : split(variable, ',')) {
+    const std::size_t begin = name.find_first_not_of(' ');
+    const std::size_t end = name.find_last_not_of(' ');
+    if (begin == std::string::npos || !is_gpu(name.substr(begin, end - begin + 1))) break;
+    names.push_back(name.substr(begin, end - begin + 1));
+  }
+  return names;
+}
 
 std::string join(const std::vector<int>& numbers) {
   std::string text;

@@ -9,7 +9,7 @@
 namespace sluice::cli {
 
 struct Host {
-  std::string name;
+  std::string name;          // or USER@NAME, for mpirun and ssh
   std::vector<int> slots;    // numbers of the slots that ranks take, ascending; not empty
   bool is_filtered = false;  // the slots were named: GPUs other than these are hidden
 };
@@ -21,8 +21,8 @@ std::vector<Host> parse_hostfile(const std::string& text, const std::string& pat
 
 // The hosts and slots that a filter leaves, in the order of `hosts`. A filter names hosts, with '@'
 // between them, and slots behind a ':': "host1@host2:0,2" is all of host1, and two slots of host2.
-// At most one of the two is not empty. Throws InvalidArgument, with the flag, for hosts and slots
-// that are not there, and when nothing is left.
+// At most one of the two is not empty. A host USER@NAME of the hostfile is named NAME. Throws
+// InvalidArgument, with the flag, for hosts and slots that are not there, and when nothing is left.
 std::vector<Host> filter_hosts(std::vector<Host> hosts, const std::string& include,
                                const std::string& exclude);
 
@@ -32,6 +32,13 @@ std::vector<Host> first_of(std::vector<Host> hosts, unsigned nodes, unsigned slo
 
 // Ranks on all hosts: one for each slot.
 int count_ranks(const std::vector<Host>& hosts);
+
+// The name of a host without its user.
+std::string address_of(const std::string& name);
+
+// The GPUs that a value of CUDA_VISIBLE_DEVICES leaves to a process: CUDA reads numbers and UUIDs
+// ("GPU-...", "MIG-...") up to the first name that is neither.
+std::vector<std::string> visible_gpus(const std::string& variable);
 
 // "0,2,3".
 std::string join(const std::vector<int>& numbers);

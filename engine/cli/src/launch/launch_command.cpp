@@ -31,11 +31,8 @@ constexpr std::uint64_t kMostHostfileBytes = 16U << 20U;
 
 // GPUs that this process may use: those of CUDA_VISIBLE_DEVICES, else the devices of the driver.
 unsigned count_gpus() {
-  if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES")) {
-    const std::string names = visible;
-    const bool none = names.empty() || names == "-1";
-    return none ? 0 : 1 + static_cast<unsigned>(std::count(names.begin(), names.end(), ','));
-  }
+  if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES"))
+    return static_cast<unsigned>(visible_gpus(visible).size());
   unsigned gpus = 0;
   while (std::filesystem::exists("/dev/nvidia" + std::to_string(gpus))) ++gpus;
   return gpus;

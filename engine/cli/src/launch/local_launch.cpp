@@ -37,19 +37,18 @@ int free_port() {
 }
 
 // The named GPUs of those that this process may use. Throws InvalidArgument for a slot beyond them.
-std::string visible_gpus(const Host& host) {
+std::string gpus_of_slots(const Host& host) {
   const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
   if (visible == nullptr || *visible == '\0') return join(host.slots);
-  std::vector<std::string> names;
-  std::istringstream parts(visible);
-  for (std::string part; std::getline(parts, part, ',');) names.push_back(part);
+  const std::vector<std::string> names = visible_gpus(visible);
   std::string chosen;
   for (const int slot : host.slots) {
-    SLUICE_CHECK(
-        static_cast<std::size_t>(slot) < names.size(),
-        "slot " + std::to_string(slot) + " of " + host.name + ": CUDA_VISIBLE_DEVICES=" + visible +
-            " has " +
-            (names.size() == 1 ? "slot 0 only" : "slots 0 to " + std::to_string(names.size() - 1)));
+    SLUICE_CHECK(static_cast<std::size_t>(slot) < names.size(),
+                 "slot " + std::to_string(slot) + " of " + host.name +
+                     ": CUDA_VISIBLE_DEVICES=" + visible + " has " +
+                     (names.empty()       ? "no slot"
+                      : names.size() == 1 ? "slot 0 only"
+                                          : "slots 0 to " + std::to_string(names.size() - 1)));
     chosen += (chosen.empty() ? "" : ",") + names[static_cast<std::size_t>(slot)];
   }
   return chosen;
@@ -89,7 +88,7 @@ LocalRanks describe(const LaunchArguments& arguments, const Host& host) {
   const int port =
       arguments.master_port == 0 ? free_port() : static_cast<int>(arguments.master_port);
   ranks.environment = {{"MASTER_ADDR", address}, {"MASTER_PORT", std::to_string(port)}};
-  if (host.is_filtered) ranks.environment.emplace_back("CUDA_VISIBLE_DEVICES", visible_gpus(host));
+  if (host.is_filtered) ranks.environment.emplace_back("CUDA_VISIBLE_DEVICES", gpus_of_slots(host));
   set_threads(arguments, ranks);
   return ranks;
 }

@@ -15,8 +15,8 @@ namespace sluice::cli {
 
 namespace {
 
-// A signal handler reaches only globals. All of them except g_stop are written before the handlers
-// are installed.
+// A signal handler reaches only globals. All of them except g_stop and g_stopping are written
+// before the handlers are installed; a text is written before g_stopping points at it.
 std::atomic<int> g_stop = 0;
 static_assert(std::atomic<int>::is_always_lock_free);  // so a handler may use it
 bool g_installed = false;
@@ -30,7 +30,10 @@ struct Message {
     std::memcpy(text, from.data(), size);
   }
 };
-Message g_stopping;
+Message g_stopping_now;
+Message g_stopping_after;
+std::atomic<const Message*> g_stopping = &g_stopping_now;
+static_assert(std::atomic<const Message*>::is_always_lock_free);
 Message g_at_once;
 
 void write_to_stderr(const Message& message) {
@@ -51,7 +54,7 @@ extern "C" void on_stop_signal(int number) {
     ::_exit(exit_code_of_signal(number));
   }
   g_stop = number;
-  write_to_stderr(g_stopping);
+  write_to_stderr(*g_stopping.load());
   errno = saved;
 }
 
@@ -68,12 +71,12 @@ void set_action(void (*handler)(int)) {
 
 }  // namespace
 
-StopSignals::StopSignals(const std::string& finishes, const std::string& at_once_message) {
+StopSignals::StopSignals(const std::string& at_once_message) {
   assert(!g_installed);
   g_installed = true;
   g_stop = 0;
-  g_stopping.set("\nsluice: stopping" + (finishes.empty() ? "" : " after " + finishes) +
-                 "; the same signal again stops at once\n");
+  g_stopping_now.set("\nsluice: stopping; the same signal again stops at once\n");
+  g_stopping = &g_stopping_now;
   g_at_once.set(at_once_message);
   set_action(&on_stop_signal);
 }
@@ -83,6 +86,13 @@ StopSignals::~StopSignals() {
   // also while LibTorch is being torn down.
   if (g_stop == 0) set_action(SIG_DFL);
   g_installed = false;
+}
+
+void StopSignals::begin_steps() {
+  if (g_stopping == &g_stopping_after) return;
+  g_stopping_after.set(
+      "\nsluice: stopping after the step in progress; the same signal again stops at once\n");
+  g_stopping = &g_stopping_after;
 }
 
 const std::atomic<int>& StopSignals::stop() const {

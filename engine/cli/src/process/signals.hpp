@@ -14,14 +14,15 @@ namespace sluice::cli {
 // Confined to thread: main.
 class StopSignals {
  public:
-  // Messages go to standard error. The first signal's message says that the process stops after it
-  // `finishes` its current work ("the step in progress"; empty: the message names none). A second
+  // Messages go to standard error. The first signal's message says that the process stops. A second
   // signal writes `at_once_message` and ends the process.
-  explicit StopSignals(const std::string& finishes = "", const std::string& at_once_message = "\n");
+  explicit StopSignals(const std::string& at_once_message = "\n");
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
+  // From here on the first signal's message says that the step in progress is finished first.
+  void begin_steps();
   // 0, or the number of the signal that arrived.
   const std::atomic<int>& stop() const;
 };

@@ -89,14 +89,40 @@ void show_end(const TrainArguments& arguments, const TrainProgress& progress,
         next_steps(session.argv().front(), report, *progress.plan(), arguments.request.model_path));
 }
 
+// Steps remain: a stop waits for the one in progress.
+void begin_steps(StopSignals& signals, std::int64_t first_step, std::int64_t total_steps) {
+  if (first_step <= total_steps) signals.begin_steps();
+}
+
+class ProgressOfRun final : public TrainProgress {
+ public:
+  ProgressOfRun(Session& session, StopSignals& signals)
+      : TrainProgress(session.console(), system_clock()), signals_(signals) {}
+  void on_begin(std::int64_t first_step, std::int64_t total_steps) override {
+    begin_steps(signals_, first_step, total_steps);
+    TrainProgress::on_begin(first_step, total_steps);
+  }
+
+ private:
+  StopSignals& signals_;
+};
+
 // Rank 0 shows the run.
 class NoProgress final : public train::TrainObserver {
+ public:
+  explicit NoProgress(StopSignals& signals) : signals_(signals) {}
+
+ private:
   void on_start(const std::string& /*work*/, double /*done*/) override {}
   void on_plan(const plan::Plan& /*plan*/) override {}
   void on_choices(const std::vector<std::string>& /*choices*/) override {}
-  void on_begin(std::int64_t /*first_step*/, std::int64_t /*total_steps*/) override {}
+  void on_begin(std::int64_t first_step, std::int64_t total_steps) override {
+    begin_steps(signals_, first_step, total_steps);
+  }
   void on_step(const train::StepRecord& /*record*/) override {}
   void on_eval_progress(std::uint64_t /*done*/, std::uint64_t /*total*/) override {}
+
+  StopSignals& signals_;
 };
 
 int exit_code_of_run(const train::RunReport& report) {
@@ -107,7 +133,7 @@ int exit_code_of_run(const train::RunReport& report) {
 // Trains as one of several ranks that is not rank 0. Shows warnings and errors only. Rank 0 checks
 // the request before all ranks join; what is wrong on this rank only, training finds.
 int run_further_rank(train::TrainRequest request, Session& session) {
-  const StopSignals signals("the step in progress");
+  StopSignals signals;
   const LogSink sink = [inner = session.console().make_log_sink(),
                         name = "rank " + std::to_string(request.place.rank) + ": "](
                            LogLevel level, std::string_view message) {
@@ -119,7 +145,7 @@ int run_further_rank(train::TrainRequest request, Session& session) {
   set_log_sink(sink);
   train::TrainLibrary& library = load_train_library();
   library.set_log_sink(sink, LogLevel::warn);
-  NoProgress progress;
+  NoProgress progress(signals);
   return exit_code_of_run(library.train(request, progress, signals.stop()));
 }
 
@@ -136,9 +162,8 @@ int run_train(const TrainArguments& arguments, Session& session) {
   request.place = place;
   // First of all, so that a signal during the start ends the run as one at a step does.
   const std::string lines = resume_lines(session.argv(), request);
-  const StopSignals signals(
-      "the step in progress",
-      "\nsluice: stopped at once; to go on from the last committed step:\n" + lines + "\n");
+  StopSignals signals("\nsluice: stopped at once; to go on from the last committed step:\n" +
+                      lines + "\n");
   request.command_line = valid_utf8(shell_line(session.argv()));
   require_files(request);
   require_rates(request);
@@ -162,7 +187,7 @@ int run_train(const TrainArguments& arguments, Session& session) {
 
   train::TrainLibrary& library = load_train_library();
   library.set_log_sink(session.console().make_log_sink(), LogLevel::info);
-  TrainProgress progress(session.console(), system_clock());
+  ProgressOfRun progress(session, signals);
   try {
     const train::RunReport report = library.train(request, progress, signals.stop());
     session.console().status("");

@@ -106,7 +106,7 @@ void RankGroup::abort(const zero::AbortReason& why) const {
   if (size() > 1 && !all_end_) ranks_.control->abort(why);
 }
 
-RankGroup join_ranks(const RankPlace& place) {
+RankGroup join_ranks(const RankPlace& place, const std::atomic<int>& stop) {
   if (place.size == 1) return {};
   if (!zero::started_by_mpi()) {
     throw InvalidArgument("this process is rank " + std::to_string(place.rank) + " of " +
@@ -115,7 +115,8 @@ RankGroup join_ranks(const RankPlace& place) {
                           "\"mpirun -n " + std::to_string(place.size) +
                           " sluice train ...\" (torchrun starts Python scripts)");
   }
-  return {zero::join_mpi({.silence_limit = zero::silence_limit_from_environment()}), place};
+  return {zero::join_mpi({.silence_limit = zero::silence_limit_from_environment(), .stop = &stop}),
+          place};
 }
 
 }  // namespace sluice::train

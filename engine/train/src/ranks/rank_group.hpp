@@ -2,6 +2,7 @@
 // RankGroup: the ranks of one `sluice train`, and what they do together outside of steps: they
 // exchange texts, agree on numbers, and end together when one of them fails. Ranks are processes.
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -65,6 +66,8 @@ class RankGroup {
 
 // Joins the ranks that the launcher started. Blocks until all have joined. Throws InvalidArgument
 // when the launcher starts no ranks that this program can join, and Error when they cannot join.
-RankGroup join_ranks(const RankPlace& place);
+// The process ends where not all come in time, and where `stop` becomes the number of a signal
+// meanwhile (zero::join_mpi).
+RankGroup join_ranks(const RankPlace& place, const std::atomic<int>& stop);
 
 }  // namespace sluice::train

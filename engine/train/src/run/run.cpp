@@ -374,7 +374,7 @@ TrainRequest request_of_rank(TrainRequest request) {
 
 RunReport run_training(const TrainRequest& request, TrainObserver& observer,
                        const std::atomic<int>& stop) {
-  RankGroup ranks = join_ranks(request.place);
+  RankGroup ranks = join_ranks(request.place, stop);
   const TrainRequest own = request_of_rank(request);
   try {
     return Run(own, ranks, observer, stop)();

@@ -29,6 +29,7 @@ RatioSummary summarize_pairs(const std::vector<double>& ours, const std::vector<
 double geometric_mean(const std::vector<double>& values);
 
 // The quantile `share` (0 to 1) of `values`, linearly interpolated; 0 when there are none.
+// Throws InvalidArgument for another share.
 double quantile_of(std::vector<double> values, double share);
 
 }  // namespace sluice::nvme

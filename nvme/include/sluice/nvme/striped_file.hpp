@@ -41,7 +41,7 @@ class StripeLayout {
   Piece first_piece(std::uint64_t offset_bytes, std::uint64_t size_bytes) const;
   // Bytes in this part of the first `size_bytes` of the run.
   std::uint64_t part_bytes(std::size_t part, std::uint64_t size_bytes) const;
-  // Length of the run's beginning that a part of `part_size_bytes` suffices for.
+  // Length of the run's beginning that a part of `part_size_bytes` suffices for; at most 2^64 - 1.
   std::uint64_t covered_bytes(std::size_t part, std::uint64_t part_size_bytes) const;
 
  private:

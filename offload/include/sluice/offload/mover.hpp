@@ -47,12 +47,15 @@ class Mover {
 
   // Copies the first to.size_bytes() bytes of `from`, after `after`: the last use of the memory.
   // Without `after`: after all compute work issued so far. Never blocks. Both arguments stay valid
-  // and unchanged until the ticket has finished. Throws InvalidArgument when `from` is smaller.
+  // and unchanged until the ticket has finished. Throws InvalidArgument when `from` is smaller, and
+  // when a tile is smaller than a block of the file (offset_alignment()).
   Ticket begin_fetch(const TieredBytes& from, DeviceSpan to);
   Ticket begin_fetch(const TieredBytes& from, DeviceSpan to, const ComputePoint& after);
   // Copies `from` to the begin of `to`, after `after`. Without it: after all compute work issued so
   // far. In a file, whole blocks are written where the range has room for them: up to 4095 bytes of
-  // the range behind the stored bytes become zero.
+  // the range behind the stored bytes become zero. The range may begin anywhere in a block, but two
+  // stores in flight together must not share a block of a file (IoEngine::begin_write).
+  // Throws as begin_fetch().
   Ticket begin_store(DeviceSpan from, const TieredBytes& to);
   Ticket begin_store(DeviceSpan from, const TieredBytes& to, const ComputePoint& after);
 

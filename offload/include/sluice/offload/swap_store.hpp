@@ -132,13 +132,14 @@ class SwapStore {
   // naming shard, file and offset when they differ.
   void check(std::size_t shard, std::uint64_t offset_bytes, std::span<const std::byte> data) const;
 
-  // Makes the latest bytes of all shards the committed state of `step`, which is above 0: 0 stands
-  // for no step. Blocks. Throws
-  // InvalidArgument when a shard was never written or an update was begun and not finished; throws
-  // IoError. After an exception the previous commit stays valid. With Durability::power and a
-  // directory that cannot be synced, loss of power may leave this commit or the previous one, both
-  // complete; writes are refused until a commit succeeds. With Durability::none, commit() only
-  // remembers step and metadata.
+  // Makes the latest bytes of all shards the committed state of `step`. A checkpoint of a run
+  // before its first step has step 0, which committed_step() and resumable_step() also say where
+  // there is none: holds_committed() tells. Blocks. Throws InvalidArgument for a step below 0, and
+  // when a shard was never written or an update was begun and not finished; throws IoError. After
+  // an exception the previous commit stays valid. With Durability::power and a directory that
+  // cannot be synced, loss of power may leave this commit or the previous one, both complete;
+  // writes are refused until a commit succeeds. With Durability::none, commit() only remembers step
+  // and metadata.
   void commit(std::int64_t step, const std::string& metadata);
   // With Durability::none: writes the manifest of the last commit(), so the directory can be
   // resumed. Throws InvalidArgument when something was written after that commit; throws IoError.

@@ -16,7 +16,8 @@ namespace sluice::offload {
 
 class Device;
 
-// A range of an open file; the file outlives it.
+// A range of an open file; the file outlives it. Ranges that are written at one time must not share
+// a block of the file (offset_alignment()): begin each at a multiple of it.
 struct FileRange {
   const nvme::StripedFile* file = nullptr;
   std::uint64_t offset_bytes = 0;

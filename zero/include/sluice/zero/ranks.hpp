@@ -6,6 +6,7 @@
 // MPI is a library of its own, libsluice_mpi.so, which join_mpi() loads by name. A program that
 // never calls join_mpi() runs without MPI.
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -31,16 +32,21 @@ std::chrono::duration<double> silence_limit_from_environment();
 struct MpiOptions {
   // A rank that has not answered for this long ends the calls that wait for it, with its name and
   // what it was doing. A rank that computes for longer answers meanwhile, from a thread of its own.
-  // 0: wait for ever.
+  // 0: wait for ever. While the ranks join, it is the limit for all of them to come.
   std::chrono::duration<double> silence_limit{45};
   // Shares the loops of large sums; outlives the ranks. Null: the thread of the call sums.
   Executor* executor = nullptr;
+  // Becomes the number of a signal that asks the process to stop; read while the ranks join. Null:
+  // none.
+  const std::atomic<int>* stop = nullptr;
 };
 
 // Whether a launcher of MPI (mpirun, mpiexec, srun) started this process.
 bool started_by_mpi();
-// Joins the ranks that mpirun or srun started; blocks until all have joined. Call it once in a
-// process, before other threads start: with ranks on several hosts it sets variables of Open MPI
+// Joins the ranks that mpirun or srun started; blocks until all have joined. MPI cannot be
+// interrupted there: when `silence_limit` has passed, or on a `stop`, the process ends at once,
+// with exit code 1 and a line on standard error, or with 128 + the signal's number. Call it once in
+// a process, before other threads start: with ranks on several hosts it sets variables of Open MPI
 // that the environment does not have (OMPI_MCA_btl_tcp_eager_limit and its kin), so that both
 // directions of a TCP link work at once. Throws Error with the reason and the remedy where this
 // build or this machine has no MPI, or where the MPI library gives no MPI_THREAD_MULTIPLE.

@@ -1,6 +1,7 @@
 #include "launch/child/rank_output.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <exception>
@@ -22,13 +23,24 @@ void write_all(int fd, std::string_view bytes, const std::string& path) {
   }
 }
 
+// Does not block: nobody may ever read a FIFO, and its writer would wait.
+UniqueFd open_log(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISCHR(info.st_mode))
+    throw StorageError(path,
+                       "is neither a regular file nor a character device: remove it, or "
+                       "choose another --log-dir");
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
+  UniqueFd fd(SLUICE_SYSCALL(::open(path.c_str(), kFlags | O_NONBLOCK, 0666), path));
+  SLUICE_SYSCALL(::fcntl(fd.get(), F_SETFL, O_APPEND), path);  // writes to a terminal wait for it
+  return fd;
+}
+
 }  // namespace
 
 RankOutput::RankOutput(std::string prefix, const std::string& log_path, WriteLines write)
     : prefix_(std::move(prefix)), log_path_(log_path), write_(std::move(write)) {
-  if (log_path.empty()) return;
-  constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
-  log_ = UniqueFd(SLUICE_SYSCALL(::open(log_path.c_str(), kFlags, 0666), log_path));
+  if (!log_path.empty()) log_ = open_log(log_path);
 }
 
 void RankOutput::take(Stream stream, std::string_view bytes) {
