@@ -52,10 +52,9 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
     a ValueError on all ranks, and none of the changes is kept. The end of the context raises ValueError for another parameter
     that was written to, unless through ``.data``. One that trains then has the values of its master again, on every rank;
     with bf16 they may be what was written, and a frozen one may keep that. Every rank enters and leaves the context.
-    Parameters of no engine have their values anyway; at the end of a context with ``modifier_rank`` all ranks have that rank's
-    values of them. Those of an engine that has ended are a ValueError. ``fwd_module``: for a context inside that module's
-    forward; the parameters are registered with it (:func:`register_external_parameter`), so that backward has them too.
-    Without it, no engine trains meanwhile.
+    Parameters of no engine have their values anyway; those of an engine that has ended are a ValueError. ``fwd_module``: for
+    a context inside that module's forward; the parameters are registered with it (:func:`register_external_parameter`), so
+    that backward has them too. Without it, no engine trains meanwhile.
     """
 
     def __init__(
@@ -74,7 +73,6 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
                 _gather_external(parameter, fwd_module, ())
         self._modifier = modifier_rank
         self._gathered: list[tuple[torch.Tensor, Owner]] = []
-        self._of_no_engine: list[torch.Tensor] = []
         self._before: dict[int, torch.Tensor] = {}
         self._places: list[tuple[nn.Module, str, torch.Tensor]] = []  # in the modules, of what may change
         self._writes: list[tuple[torch.Tensor, Owner, int]] = []  # of what is gathered: other writes before the context
@@ -84,9 +82,8 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         owners = ((parameter, owner_of(parameter)) for parameter in self._params)
         self._gathered = [(parameter, owner) for parameter, owner in owners if owner is not None]
         known = {id(parameter) for parameter, _ in self._gathered}
-        self._of_no_engine = [parameter for parameter in self._params if id(parameter) not in known]
-        for parameter in self._of_no_engine:
-            if parameter.numel() != getattr(parameter, "ds_numel", parameter.numel()):
+        for parameter in self._params:
+            if id(parameter) not in known and parameter.numel() != getattr(parameter, "ds_numel", parameter.numel()):
                 raise ValueError(
                     f"a parameter of shape {list(parameter.ds_shape)} has no values: its engine was destroyed, or nothing uses it any "  # type: ignore[attr-defined]
                     "more. Keep the engine, and read values before destroy()"
@@ -125,8 +122,6 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         refused = self._refused()
         kept = [(owner, self._before[id(parameter)]) for parameter, owner in self._gathered] if refused else []
         try:
-            if self._modifier is not None:
-                ranks.share_of_no_engine([each for each in self._of_no_engine if not each.is_meta], self._modifier)
             for owner, before, values in () if refused else self._changed():
                 first, _ = owner.model.changes.get(owner.name, (before, before))
                 owner.model.changes[owner.name] = first, values
@@ -199,7 +194,7 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
                 yield owner, before, values
 
     def _leave(self) -> None:
-        self._gathered, self._before, self._places, self._writes, self._of_no_engine = [], {}, [], [], []
+        self._gathered, self._before, self._places, self._writes = [], {}, [], []
         self._entered.close()
 
 

@@ -208,24 +208,18 @@ def join(backend: str = "gloo", timeout: datetime.timedelta | None = None) -> No
 
 def groups() -> Groups:
     """For the thread that trains, and for the one that gathers; None for one rank."""
+    global _control, _peers
     if world_size() == 1:
         return None, None
-    _meet("the start of an engine or a plan")
-    with _with_all():
-        return RankGroup(), RankGroup()
-
-
-def _meet(doing: str) -> None:
-    """The ranks join, and watch each other, where they did not before. Every rank calls it, and there are several."""
-    global _control, _peers
     join()
     if _peers is None:
         store = dist.distributed_c10d.PrefixStore("sluice", dist.distributed_c10d._get_default_store())
         _peers = Peers(dist.get_rank(), dist.get_world_size(), store, limit_seconds())
-    set_doing(doing)
-    if _control is None:
-        with _with_all():
+    set_doing("the start of an engine or a plan")
+    with _with_all():
+        if _control is None:
             _control = dist.new_group(backend="gloo")
+        return RankGroup(), RankGroup()
 
 
 def end(has_failed: bool) -> None:
@@ -325,27 +319,6 @@ def share(tensors: Iterable[torch.Tensor], root: int = 0) -> None:
         for tensor in tensors:
             with torch.no_grad(), _with_all():
                 dist.broadcast(tensor.data, root, group=_control)
-
-
-def share_of_no_engine(parameters: Sequence[torch.Tensor], root: int) -> None:
-    """As :func:`share`, where no engine may have been made yet. Every rank calls it, for the same parameters.
-
-    Raises ValueError on all ranks where they differ in shape or data type.
-    """
-    if world_size() == 1 or not parameters:
-        return
-    _meet("the end of GatheredParameters")
-    own = [(list(parameter.shape), str(parameter.dtype)) for parameter in parameters]
-    for other, theirs in enumerate(gather("values of parameters of no engine", own)):
-        if theirs != own:
-            raise ValueError(
-                f"GatheredParameters has {own} on rank {rank()} and {theirs} on rank {other}: every rank gives the same parameters"
-            )
-    for parameter in parameters:
-        values = parameter.detach().contiguous()
-        share([values], root)
-        if rank() != root:
-            parameter.data.copy_(values)
 
 
 def gathered(part: torch.Tensor) -> torch.Tensor:

@@ -233,38 +233,6 @@ def test_a_client_state_that_cannot_be_pickled_is_an_error_on_all_ranks(tmp_path
     assert (tmp_path / "latest").read_text() == "global_step1"
 
 
-NO_ENGINE = """
-import os, sys
-import torch
-from sluice import init_distributed, zero
-init_distributed()
-rank = int(os.environ["RANK"])
-torch.manual_seed(rank)
-model = torch.nn.Linear(3, 2, dtype=torch.bfloat16)
-model.weight.data = model.weight.data.t().contiguous().t()  # not contiguous
-with zero.GatheredParameters(model, modifier_rank=1), torch.no_grad():
-    model.weight.fill_(rank + 3)
-    model.bias.fill_(rank + 5)
-assert model.weight.tolist() == [[4.0] * 3] * 2 and model.bias.tolist() == [6.0] * 2, model.state_dict()
-with zero.GatheredParameters(model):  # for reading: nothing is exchanged
-    model.bias.data.fill_(rank)
-assert model.bias.tolist() == [rank] * 2
-try:
-    with zero.GatheredParameters(model.weight if rank else model.bias, modifier_rank=0):
-        pass
-except ValueError as error:
-    assert "every rank gives the same parameters" in str(error), error
-else:
-    raise AssertionError("ranks gave different parameters")
-open(os.path.join(sys.argv[2], os.environ["RANK"]), "w").write("null")
-"""
-
-
-def test_values_set_before_there_is_an_engine_are_those_of_one_rank(tmp_path: Path) -> None:
-    """Before: Transformers' from_pretrained under zero.Init left the weights of rank 1 as memory had them."""
-    run_text(NO_ENGINE, tmp_path)
-
-
 # Two micro-batches of one rank are added one after the other, as those of two ranks are. A tied weight has two gradients
 # in each micro-batch, which one rank adds in another order; so has the norm, which clips.
 @pytest.mark.parametrize(("tied", "clip", "frozen"), [(False, 0.0, False), (False, 0.0, True), (True, 0.0, False), (False, 1.0, True)])
