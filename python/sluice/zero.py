@@ -37,6 +37,34 @@ def _given_parameters(given: Any) -> list[torch.Tensor]:
     return [parameter for parameter in given if parameter is not None]
 
 
+def _share(parameters: list[torch.Tensor], root: int) -> None:
+    """Gives all ranks the values of ``root``. Raises ValueError on all of them where one has another shape or data type."""
+    kinds = ranks.gather(
+        "values of parameters of no engine", [(list(one.shape), str(one.dtype), one.is_meta) for one in parameters]
+    )
+    for other, theirs in enumerate(kinds):
+        if theirs != kinds[root]:
+            place = next((at for at, (a, b) in enumerate(zip(theirs, kinds[root])) if a != b), min(len(theirs), len(kinds[root])))
+            here, there = (f"{len(kind)} parameters" if place >= len(kind) else _kind(kind[place]) for kind in (kinds[root], theirs))
+            raise ValueError(
+                f"the ranks do not give GatheredParameters the same parameters: parameter {place} of no engine is {here} on rank "
+                f"{root}, and {there} on rank {other}: the values of modifier_rank={root} reach no rank. Build the model alike on "
+                "all ranks, and set values of a parameter's own shape"
+            )
+    for one in parameters:
+        if one.is_meta or one.numel() == 0:
+            continue
+        values = one.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        ranks.share([values.view(-1).view(torch.uint8)], root)  # as bytes: Gloo does not know every data type
+        if ranks.rank() != root:
+            one.data.copy_(values)
+
+
+def _kind(of: tuple[list[int], str, bool]) -> str:
+    shape, dtype, is_meta = of
+    return f"of shape {shape} and {dtype}{' on the meta device' if is_meta else ''}"
+
+
 def _other_writes(parameter: torch.Tensor, owner: Owner) -> int:
     """A count that grows with writes outside of the contexts that keep them."""
     return parameter._version - owner.model.kept_writes.get(owner.name, 0)
@@ -52,7 +80,9 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
     a ValueError on all ranks, and none of the changes is kept. The end of the context raises ValueError for another parameter
     that was written to, unless through ``.data``. One that trains then has the values of its master again, on every rank;
     with bf16 they may be what was written, and a frozen one may keep that. Every rank enters and leaves the context.
-    Parameters of no engine have their values anyway; those of an engine that has ended are a ValueError. ``fwd_module``: for
+    Parameters of no engine have their values anyway. With ``modifier_rank`` and several ranks, those of that rank are given to
+    all at the end of the context, also where an exception ends it. A shape or data type that differs between ranks is a
+    ValueError on all. Parameters of an engine that has ended are a ValueError. ``fwd_module``: for
     a context inside that module's forward; the parameters are registered with it (:func:`register_external_parameter`), so
     that backward has them too. Without it, no engine trains meanwhile.
     """
@@ -73,6 +103,7 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
                 _gather_external(parameter, fwd_module, ())
         self._modifier = modifier_rank
         self._gathered: list[tuple[torch.Tensor, Owner]] = []
+        self._shared: list[torch.Tensor] = []  # of no engine: all ranks get the values of the modifier
         self._before: dict[int, torch.Tensor] = {}
         self._places: list[tuple[nn.Module, str, torch.Tensor]] = []  # in the modules, of what may change
         self._writes: list[tuple[torch.Tensor, Owner, int]] = []  # of what is gathered: other writes before the context
@@ -82,12 +113,14 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         owners = ((parameter, owner_of(parameter)) for parameter in self._params)
         self._gathered = [(parameter, owner) for parameter, owner in owners if owner is not None]
         known = {id(parameter) for parameter, _ in self._gathered}
-        for parameter in self._params:
-            if id(parameter) not in known and parameter.numel() != getattr(parameter, "ds_numel", parameter.numel()):
+        others = [parameter for parameter in self._params if id(parameter) not in known]
+        for parameter in others:
+            if parameter.numel() != getattr(parameter, "ds_numel", parameter.numel()):
                 raise ValueError(
                     f"a parameter of shape {list(parameter.ds_shape)} has no values: its engine was destroyed, or nothing uses it any "  # type: ignore[attr-defined]
                     "more. Keep the engine, and read values before destroy()"
                 )
+        self._shared = others if self._modifier is not None and others and ranks.meet() else []
         try:
             for loop, unit in dict.fromkeys((owner.model.loop, owner.unit) for _, owner in self._gathered):
                 loop.enter(unit, False)
@@ -112,6 +145,7 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
 
     def __exit__(self, *error: Any) -> None:
         models = list(dict.fromkeys(owner.model for _, owner in self._gathered))
+        shared = self._shared
         given = {id(parameter) for parameter, _ in self._gathered}
         written = []
         for parameter, owner, count in self._writes:
@@ -138,6 +172,8 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
             put_back(owner.model, {owner.name: before})
         for model in models:
             model.end_changes()
+        if shared and self._modifier is not None:
+            _share(shared, self._modifier)
         if refused:
             raise ValueError(min(refused))
         if written and error[0] is None:
@@ -194,6 +230,7 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
                 yield owner, before, values
 
     def _leave(self) -> None:
+        self._shared = []
         self._gathered, self._before, self._places, self._writes = [], {}, [], []
         self._entered.close()
 

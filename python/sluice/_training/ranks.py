@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import datetime
 import itertools
 import os
+import sys
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +28,7 @@ _KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "barrier")
 _END_OF_STEP = "norm and loss"  # begins the label of the extension's call in which the ranks compare their rates
 _peers: Peers | None = None
 _control: dist.ProcessGroup | None = None  # of values in host memory, which a script's own group may not send; with several ranks
+_may_close = True  # that group, at the exit
 _numbers = itertools.count()
 Result = TypeVar("Result")
 _calls = itertools.count()  # of no RankGroup
@@ -222,17 +225,49 @@ def groups() -> Groups:
         return RankGroup(), RankGroup()
 
 
+def meet() -> bool:
+    """Joins the ranks before there is an engine. False where no other rank is to be met. Every rank calls it."""
+    global _control
+    if not dist.is_available() or world_size() == 1:
+        return False
+    join()
+    if _control is None:
+        with _with_all():
+            _control = dist.new_group(backend="gloo")
+    return True
+
+
 def end(has_failed: bool) -> None:
     """This rank trains no more. Called at exit, after the last call that waits for other ranks.
 
     A process that ends while a thread of Gloo drops the tensors of its last call aborts; a closed group has no thread. After
     a failure a call may not have ended, for which closing would wait.
     """
+    global _may_close
+    _may_close = _may_close and not has_failed
     if _peers is not None:
         _peers.end()
     for group in [] if has_failed else list(_living):
         with contextlib.suppress(Exception):  # the script has ended torch.distributed
             group.close()
+
+
+@atexit.register  # here, and so after the end of the loops, which still use the group
+def _close_control() -> None:
+    global _control
+    if _control is not None and _may_close and not hasattr(sys, "last_value"):
+        with contextlib.suppress(Exception):  # the script has ended torch.distributed
+            dist.destroy_process_group(_control)
+        _control = None
+
+
+def _keep_control() -> None:
+    """A forked child has no thread of its parent's group, so it does not end it."""
+    global _may_close
+    _may_close = False
+
+
+os.register_at_fork(after_in_child=_keep_control)
 
 
 def close(made: Groups) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +17,15 @@ from .optimizers import check_groups, check_scheduler
 log = logging.getLogger("sluice")
 
 _COUNTERS = ("global_steps", "micro_steps", "skipped_steps", "global_samples")
+
+
+def _check_alike(call: str, argument: str, given: str, tag: str | None) -> None:
+    """One checkpoint has a part of each rank. Raises ValueError on all ranks where one has another directory or tag.
+
+    Paths are compared as they are given: hosts may differ in how they mount one directory behind a link.
+    """
+    path = f"{os.path.normpath(given)} (one path that all ranks see)"
+    ranks.check_agreement({f"the {argument} of {call}": path, f"the tag of {call}": tag})
 
 
 class EngineCheckpoints(EngineValues):
@@ -38,13 +48,13 @@ class EngineCheckpoints(EngineValues):
         Without a tag: ``global_step`` and the number of steps. ``latest`` then names the tag. Frozen parameters are not
         written: they come from the model. At ZeRO-3 each rank has a client_state of its own, below it is rank 0's for all, as
         with DeepSpeed. Returns True; raises OSError, :class:`sluice.StorageError`, and ValueError where no
-        parameter trains.
+        parameter trains, and where the ranks give several directories or tags.
         """
         self._check_own("save_checkpoint")
         ranks.set_doing("save_checkpoint")
         checkpoint.check_trains(self._offloaded)  # before there is a folder
         name = f"global_step{self.global_steps}" if tag is None else str(tag)
-        ranks.check_agreement({"the tag of save_checkpoint": name})
+        _check_alike("save_checkpoint", "save_dir", save_dir, name)
         folder = ranks.together(lambda: tag_folder(save_dir, name))
         of_ranks = client_states.of_ranks(client_state) if self.zero_optimization_stage() == 3 else {}
         checkpoint.save(folder, self._offloaded, lambda: {**self._beside_states(client_state), **of_ranks})
@@ -98,7 +108,7 @@ class EngineCheckpoints(EngineValues):
             )
         ranks.set_doing("load_checkpoint")
         name = ranks.together(lambda: latest_tag(load_dir) if tag is None else str(tag))
-        ranks.check_agreement({"the tag of load_checkpoint": name})
+        _check_alike("load_checkpoint", "load_dir", load_dir, name)
         if name is None:
             log.warning("no checkpoint is loaded: %s has no file latest; pass a tag", load_dir)
             return None, None

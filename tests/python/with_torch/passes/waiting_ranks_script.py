@@ -7,12 +7,20 @@ import time
 from typing import Any
 
 import torch
-from small_models import batch, config, engine_of, loss_of, make
+from small_models import Tied, batch, config, engine_of, loss_of, make
 
 import sluice
 
 RANK, WHAT = int(sys.argv[1]), sys.argv[3]
 OUTSIDE_SECONDS = 5
+
+
+class Scaled(Tied):
+    """On one rank its forward ends with an operation without parameters."""
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        logits = super().forward(ids)
+        return logits * 0.5 if RANK == 1 else logits
 
 
 def evaluate(engine: Any) -> None:
@@ -22,12 +30,12 @@ def evaluate(engine: Any) -> None:
 
 def main() -> None:
     sluice.init_distributed(init_method=f"file://{sys.argv[2]}/meet", rank=RANK, world_size=2)
-    keys = config("device", zero_optimization={"stage": 1})
+    keys = config("device", zero_optimization={"stage": 3 if WHAT == "scaled" else 1})
     if WHAT == "failing" and RANK == 1:
         keys["optimizer"]["params"]["lr"] = -1
     if WHAT == "dropping":
         keys["gradient_accumulation_steps"] = 2
-    engine = engine_of(make(blocks=1), keys)
+    engine = engine_of(make(Scaled if WHAT == "scaled" else Tied, blocks=1), keys)
     ids, targets = batch(RANK)
     engine.backward(loss_of(engine(ids), targets))
     if WHAT == "dropping" and RANK == 1:
@@ -36,7 +44,7 @@ def main() -> None:
     if WHAT in ("evaluation", "engine"):
         time.sleep(OUTSIDE_SECONDS * RANK)  # as a barrier of the script, that ends
         evaluate(engine if WHAT == "evaluation" else engine_of(make(blocks=1), keys))
-    elif WHAT == "dropping":
+    elif WHAT in ("dropping", "scaled"):
         engine.backward(loss_of(engine(ids), targets))
         engine.step()
     elif RANK == 0 and WHAT == "weights":

@@ -54,6 +54,14 @@ def test_gradients_that_one_rank_has_dropped_are_an_error(tmp_path: Path) -> Non
         assert "an exception in a pass or zero_grad() on one rank" in output
 
 
+def test_an_operation_at_the_end_of_one_ranks_forward_is_named(tmp_path: Path) -> None:
+    """The ranks then begin backward with different units, and gather those of the next step in different orders."""
+    for code, output in run("scaled", tmp_path):
+        assert code == 1
+        assert "the ranks do not make the same calls: rank 0 is in step 1, backward of " in output
+        assert "an operation without parameters at the end of the model's forward on one rank, in this step or the one before" in output
+
+
 def test_a_rank_that_fails_before_the_comparison_is_named(tmp_path: Path) -> None:
     (code, output), (other_code, other_output) = run("failing", tmp_path)
     assert code == other_code == 1

@@ -1,0 +1,97 @@
+"""Values that a rank gives to all before there is an engine, and directories of checkpoints that the ranks do not share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from forked import run_ranks
+
+FOLDER = Path(__file__).parent.parent
+
+
+def run_two(text: str, place: Path) -> None:
+    script = place / "script.py"
+    script.write_text(text)
+    run_ranks(2, script, FOLDER, place)
+    assert {path.name for path in place.glob("ended*")} == {"ended0", "ended1"}
+
+
+NO_ENGINE = """
+import os, sys
+import torch
+from torch import nn
+from sluice import zero
+rank, place = int(os.environ["RANK"]), sys.argv[2]
+torch.manual_seed(rank)
+with zero.Init(config_dict_or_path={"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, "offload_param": {
+        "device": "nvme", "nvme_path": place}}}):
+    model = nn.Linear(3, 2)
+with zero.GatheredParameters(model, modifier_rank=0), torch.no_grad():  # joins the ranks
+    if rank == 0:
+        model.weight.fill_(7)
+assert bool((model.weight == 7).all()), model.weight
+
+turned = nn.Parameter(torch.zeros(3, 2, dtype=torch.bfloat16).t())
+one = nn.Parameter(torch.tensor(0.0), requires_grad=False)
+before = model.bias.detach().clone()
+try:
+    with zero.GatheredParameters([turned, None, one], modifier_rank=1), torch.no_grad():
+        turned.copy_(torch.arange(6).view(2, 3) + 10 * rank)
+        one.fill_(rank)
+        model.bias.fill_(rank)  # is not given: stays each rank's own
+        if rank == 1:
+            raise KeyError("a mistake of one rank")
+except KeyError:
+    assert rank == 1
+assert turned.tolist() == [[10, 11, 12], [13, 14, 15]] and not turned.is_contiguous(), turned
+assert one == 1 and bool((model.bias == rank).all())
+
+with zero.GatheredParameters(model.bias):
+    pass
+assert bool((model.bias == rank).all())  # for reading: nothing is sent
+with zero.GatheredParameters([], modifier_rank=0):
+    pass
+
+try:
+    with zero.GatheredParameters([one, model.bias], modifier_rank=0):
+        if rank == 1:
+            model.bias.data = torch.zeros(5)
+except ValueError as error:
+    expected = "parameter 1 of no engine is of shape [2] and torch.float32 on rank 0, and of shape [5] and torch.float32 on rank 1"
+    assert expected in str(error), error
+else:
+    raise AssertionError("ranks with parameters of several shapes")
+open(os.path.join(place, f"ended{rank}"), "w").close()
+"""
+
+
+def test_parameters_of_no_engine_get_the_values_of_the_modifier_rank(tmp_path: Path) -> None:
+    run_two(NO_ENGINE, tmp_path)
+
+
+DIRECTORIES = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from small_models import engine_of, make, train
+rank, place = int(os.environ["RANK"]), sys.argv[2]
+engine = engine_of(make(blocks=1))
+train(engine, range(1))
+os.mkdir(os.path.join(place, f"own{rank}"))
+for call, name in ((engine.save_checkpoint, "save_dir"), (engine.load_checkpoint, "load_dir")):
+    try:
+        call(os.path.join(place, f"own{rank}"), tag="a")
+    except ValueError as error:
+        for part in (f"the {name} of ", "own0 (one path that all ranks see) on rank 0", "own1 (one path that all ranks see) on rank 1"):
+            assert part in str(error), error
+    else:
+        raise AssertionError("directories of several ranks")
+assert os.listdir(os.path.join(place, f"own{rank}")) == []
+engine.save_checkpoint(os.path.join(place, "all") + "/" * rank)
+assert engine.load_checkpoint(os.path.join(place, "all"))[0] is not None
+engine.destroy()
+open(os.path.join(place, f"ended{rank}"), "w").close()
+"""
+
+
+def test_ranks_that_give_several_directories_are_told_so(tmp_path: Path) -> None:
+    run_two(DIRECTORIES, tmp_path)
