@@ -28,7 +28,7 @@ from .passes.layers import schedule_line
 from .optimizer import values_of
 from .owners import check_free, disown, own
 from .report import Report
-from .saved import buffers
+from .saved import checkpoint
 from .units import Choice, Unit, check_apart, find_units, is_kept, parameters_of
 from .watched_loop import WatchedLoop
 
@@ -197,7 +197,7 @@ class OffloadedModel:
                 log.log(logging.WARNING if warns else logging.INFO, line)
         self._first_step = int(self.loop.step)
         if self._first_step > 0:
-            buffers.warn_of_missing("the state that the run resumes from", self.model)
+            checkpoint.warn_of_missing("the state that the run resumes from", self.model)
         self.device = torch.device(self.loop.device)
         devices.move(self._kept(), self.device, self.dtype)
         self.renew_hooks()

@@ -24,8 +24,8 @@ _NEVER = float("inf")
 WAY_OUT = (
     "Every rank makes the same calls, at every ZeRO stage: evaluation, GatheredParameters, module_state_dict(), save_checkpoint() "
     "and save_16bit_model() are for all ranks, and the script's own files for rank 0. A unit that one rank alone uses or skips, "
-    "an operation without parameters at the end of the model's forward on one rank, in this step or the one before, and an exception "
-    "in a pass or zero_grad() on one rank make such a difference too"
+    "an operation without parameters at the end of the model's forward on one rank, in this step or the one before, and an "
+    "exception in a pass or zero_grad() on one rank make such a difference too"
 )
 Call = tuple[int, int] | None  # number of a group, and of its collective
 

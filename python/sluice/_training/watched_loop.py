@@ -244,6 +244,15 @@ class WatchedLoop(Loop):
         if self.has_new_gradients:
             self._forget()
 
+    def drop_gradients_of(self, names: Iterable[str]) -> None:
+        """As :meth:`drop_gradients`, but of some parameters: theirs become zero. Every rank calls it."""
+        for name in names:
+            if not self.has_new_gradients:  # also after a backward that failed, whose gradients the first call drops
+                return
+            gradient: torch.Tensor | None = self.gradient(name)
+            if gradient is not None:
+                self.set_gradient(name, torch.zeros_like(gradient))
+
     def _forget(self) -> None:
         self._loop.forget_gradients()
         self._note_dropped()

@@ -58,6 +58,8 @@ class Absent(torch.Tensor):
             # Checkpointing keeps a frozen parameter itself when it computes again, and then compares its shape to the saved
             # one. Its unit has been left by then, and is entered again before backward uses it.
             return torch.Size(_parameter_of(absent).ds_shape)  # type: ignore[attr-defined]
+        if isinstance(absent, AbsentParameter) and name == "grad" and (kind == "delete" or (kind == "set" and args[1] is None)):
+            drop_gradients_of([absent])
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **(kwargs or {}))
         if (name, kind) == ("data", "set") and isinstance(args[0], AbsentParameter) and args[1].numel() > 0:
@@ -93,6 +95,16 @@ class AbsentParameter(nn.Parameter):
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"Parameter {_name_of(self)} of shape {list(self.ds_shape)}, whose values are not here between passes"  # type: ignore[attr-defined]
+
+
+def drop_gradients_of(parameters: Iterable[torch.Tensor]) -> None:
+    """A script sets gradients of the step to None: those of an engine are elsewhere. Nothing inside a backward."""
+    if torch._C._current_graph_task_id() != -1:
+        return
+    for parameter in parameters:
+        owner = owner_of(parameter)
+        if owner is not None and parameter.requires_grad:
+            owner.model.loop.drop_gradients_of([owner.name])
 
 
 def refuse_copies() -> NoReturn:

@@ -27,6 +27,7 @@ from torch._compile import _disable_dynamo
 
 from ..units import Unit
 from ..watched_loop import WatchedLoop
+from . import zero_grads
 from .inputs import Inputs, swapped, tensors_in, with_bases
 from .parametrized import keep_counts_of_writes
 from .transforms import refuse_in_graph, refuse_transforms
@@ -115,11 +116,11 @@ class Hooks:
         # The last one of those that come first: before the hook of a unit that is the model itself.
         self._handles.append(model.register_forward_pre_hook(self._before_model, prepend=True))
         self._handles.append(model.register_forward_hook(self._after_model, always_call=True))
-        model.zero_grad = self._zero_grad  # type: ignore[method-assign]
+        zero_grads.replace(model, self._zero_grad)
         loop.recover_by(weakref.WeakMethod(self.recover_between_passes))
 
     def remove(self) -> None:
-        self.model.__dict__.pop("zero_grad", None)
+        zero_grads.restore(self.model)
         for module in self._watched:
             unwatch(module)
         self._watched.clear()

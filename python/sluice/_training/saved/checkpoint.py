@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from ..._errors import StorageError
 from .. import ranks
-from . import buffers, client
+from . import buffers, client, extra_states
 from .states import State, check_ours, check_parameters, check_weights, newest, states_of
 from .weights import weights_of
 
@@ -52,24 +53,40 @@ def save(folder: str, offloaded: OffloadedModel, content: Callable[[], dict[str,
 
 
 def _of_model(offloaded: OffloadedModel) -> dict[str, Any]:
-    """Beside the weights: buffers, names of frozen parameters, and further names of weights with the one that states know."""
+    """Beside the weights: buffers, extra states of modules, and names of parameters: frozen ones, and further ones of weights
+    with the one that states know."""
     first = {parameter: name for name, parameter in offloaded.parameters.items()}
     named = offloaded.model.named_parameters(remove_duplicate=False)
     return {
         "buffers": buffers.copies_of(offloaded.model),
+        "extra_states": extra_states.states_of(offloaded.model),
         "frozen": [name for name, parameter in offloaded.model.named_parameters() if not parameter.requires_grad],
         "tied": {name: first[parameter] for name, parameter in named if first.get(parameter, name) != name},
     }
 
 
 def _beside(state: State, offloaded: OffloadedModel, keys: Sequence[str], strict: bool) -> dict[str, Any]:
-    """The content of the file beside a state, with buffers that this model can take."""
+    """The content of the file beside a state, with buffers and extra states that this model can take."""
     path, saved = client.load(os.path.dirname(state.path), state, keys)
     if "buffers" in saved:
         buffers.check_buffers(path, offloaded.model, saved["buffers"], strict)
-    else:
-        buffers.warn_of_missing(state.path, offloaded.model)
+    if "extra_states" in saved and strict:
+        extra_states.check_states(path, offloaded.model, saved["extra_states"])
+    warn_of_missing(state.path, offloaded.model, saved)
     return saved
+
+
+def warn_of_missing(where: str, model: nn.Module, saved: Collection[str] = ()) -> None:
+    """Logs that a model goes on without what its modules keep beside weights. ``saved``: which kinds are there."""
+    if "buffers" not in saved:
+        buffers.warn_of_missing(where, model)
+    if "extra_states" not in saved:
+        extra_states.warn_of_missing(where, model)
+
+
+def _set_beside(offloaded: OffloadedModel, saved: dict[str, Any]) -> None:
+    buffers.set_buffers(offloaded.model, saved.get("buffers", {}))
+    extra_states.set_states(offloaded.model, saved.get("extra_states", {}))
 
 
 def load(
@@ -84,7 +101,7 @@ def load(
     """Loads the newest states of a folder with the file beside them. Returns its content. Every rank calls it.
 
     ``keys``: which the content must have. ``check`` raises for a content that cannot be taken, before anything is loaded;
-    ``take`` takes it when the states are there. ``strict``: buffers must be those of the model.
+    ``take`` takes it when the states are there. ``strict``: buffers and extra states must be those of the model.
     """
 
     def checked() -> tuple[int, dict[str, Any]]:
@@ -103,7 +120,7 @@ def load(
     def rest() -> dict[str, Any]:
         if step != expected:
             raise StorageError(f"{folder} holds states of step {step}, and beside them a file of step {expected}")
-        buffers.set_buffers(offloaded.model, saved.get("buffers", {}))
+        _set_beside(offloaded, saved)
         take(saved)
         return saved
 
@@ -147,7 +164,7 @@ def load_weights(
     offloaded.loop.forget_gradients()
 
     def rest() -> dict[str, Any]:
-        buffers.set_buffers(offloaded.model, saved.get("buffers", {}))
+        _set_beside(offloaded, saved)
         take(saved)
         return saved
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,6 +49,38 @@ def test_the_models_own_zero_grad_drops_gradients() -> None:
     assert_equal_weights(model, plain)
     optimizer.close()
     assert "zero_grad" not in vars(model)
+
+
+def set_to_none(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.grad = None
+
+
+def delete_last(model: nn.Module) -> None:
+    del model[-1].weight.grad
+
+
+def zero_first(model: nn.Module) -> None:
+    model[0].zero_grad()
+
+
+@pytest.mark.parametrize("drop", [set_to_none, delete_last, zero_first])
+@pytest.mark.parametrize("tier", ["cpu", "nvme"])
+def test_gradients_of_single_parameters_are_dropped(drop: Callable[[nn.Module], None], tier: str, tmp_path: Path) -> None:
+    model = mlp()
+    plain, plain_optimizer = plain_of(model)
+    optimizer = sluice.offload(model, config(tier, tmp_path))
+    for number in range(3):
+        for each, steps in ((model, optimizer), (plain, plain_optimizer)):
+            drop(each)  # there is none
+            each(data(number)).sum().backward()
+            drop(each)
+            each(data(number + 10)).square().sum().backward()
+            steps.step()
+            steps.zero_grad()
+    assert_equal_weights(model, plain)
+    optimizer.close()
+    assert not any("zero_grad" in vars(module) for module in model.modules())
 
 
 @pytest.mark.parametrize("transform", [torch.func.grad, torch.func.jacrev, torch.func.jacfwd, torch.func.hessian])
