@@ -37,7 +37,7 @@ CopyLane::CopyLane(CudaApi& api, int device, Trace* trace, const std::string& ro
     : api_(api),
       device_(device),
       row_(trace, row),
-      stream_(api),
+      stream_(api, device),
       begins_(api, cudaEventDefault),
       // Waiting must not spin: the thread is one of those that the optimizer's loops need.
       ends_(api, cudaEventBlockingSync),

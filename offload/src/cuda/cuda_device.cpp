@@ -87,7 +87,7 @@ class CudaDevice final : public GpuDevice {
         compute_stream_(static_cast<cudaStream_t>(options.compute_stream)),
         points_(*api_, cudaEventDisableTiming),
         timed_points_(*api_, cudaEventDefault),
-        clock_(*api_),
+        clock_(*api_, index_),
         pool_(Tier::device, options.memory_bytes, make_memory(api_, options, std::move(driver))),
         in_{{*api_, index_, options.trace, "h2d"}, {*api_, index_, options.trace, "h2d"}},
         out_{{*api_, index_, options.trace, "d2h"}, {*api_, index_, options.trace, "d2h"}},
@@ -202,7 +202,7 @@ class GpuStream final : public DeviceStream {
   GpuStream(std::shared_ptr<CudaApi> api, int index)
       : api_(use(std::move(api), index)),
         index_(index),
-        stream_(*api_),
+        stream_(*api_, index_),
         end_(*api_, cudaEventDisableTiming) {}
 
   void* handle() const override { return stream_.get(); }

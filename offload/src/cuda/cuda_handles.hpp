@@ -14,8 +14,9 @@ namespace sluice::offload::cuda {
 // A stream of its own, which does not wait for the default stream. Thread-compatible.
 class Stream {
  public:
-  // On the calling thread's device. Throws CudaError.
-  explicit Stream(CudaApi& api) : api_(&api) {
+  // Makes `device` the calling thread's. Throws CudaError.
+  Stream(CudaApi& api, int device) : api_(&api) {
+    SLUICE_CUDA(api, set_device(device), "a stream of copies");
     SLUICE_CUDA(api, stream_create(&stream_, cudaStreamNonBlocking), "a stream of copies");
   }
   // The queued work must have ended.

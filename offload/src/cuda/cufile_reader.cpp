@@ -63,7 +63,7 @@ CufileReader::CufileReader(std::shared_ptr<CufileApi> files, GpuDevice& device, 
       cuda_(use(device.api(), device.index())),
       device_(device.index()),
       driver_(*files_, mode),
-      stream_(*cuda_),
+      stream_(*cuda_, device_),
       // Waiting must not spin: the cores are the optimizer's.
       reached_(*cuda_, cudaEventBlockingSync | cudaEventDisableTiming) {
   for (std::size_t i = 0; i < kThreads; ++i)

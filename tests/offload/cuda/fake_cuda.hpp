@@ -2,6 +2,8 @@
 // FakeCuda: the calls of the CUDA runtime on a machine without a GPU. Streams are threads that run
 // what they are given in order, so events order things as on a GPU; calls can be made to fail, at
 // once or late. Device memory is not readable by the host: touching it crashes, as it would there.
+// Threads, streams and events have a device each: an event of one device cannot be recorded in a
+// stream of another.
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -140,7 +142,10 @@ class FakeCuda final : public cuda::CudaApi {
     return enter("get_device_properties");
   }
   cuda::Result set_device(int device) override {
-    return device < device_count ? enter("set_device") : cudaErrorInvalidDevice;
+    if (device >= device_count) return cudaErrorInvalidDevice;
+    const cudaError_t error = enter("set_device");
+    if (error == cudaSuccess) current = device;
+    return error;
   }
   cuda::Result set_device_flags(unsigned flags) override {
     const cudaError_t error = enter("set_device_flags");
@@ -179,6 +184,7 @@ class FakeCuda final : public cuda::CudaApi {
   cuda::Result stream_create(cudaStream_t* stream, unsigned /*flags*/) override {
     if (const cudaError_t error = enter("stream_create"); error != cudaSuccess) return error;
     *stream = reinterpret_cast<cudaStream_t>(new Worker("fake-stream"));
+    note_device_of(*stream);
     return cudaSuccess;
   }
   cuda::Result stream_destroy(cudaStream_t stream) override {
@@ -200,6 +206,7 @@ class FakeCuda final : public cuda::CudaApi {
     auto first = std::make_shared<Recorded>();
     first->set();
     *event = reinterpret_cast<cudaEvent_t>(new std::shared_ptr<Recorded>(std::move(first)));
+    note_device_of(*event);
     return cudaSuccess;
   }
   cuda::Result event_destroy(cudaEvent_t event) override {
@@ -208,6 +215,7 @@ class FakeCuda final : public cuda::CudaApi {
   }
   cuda::Result event_record(cudaEvent_t event, cudaStream_t stream) override {
     if (const cudaError_t error = enter("event_record"); error != cudaSuccess) return error;
+    if (device_of(event) != device_of(stream)) return cudaErrorInvalidResourceHandle;
     auto state = std::make_shared<Recorded>();
     *recorded(event) = state;
     detach(stream, [state] { state->set(); });
@@ -287,6 +295,16 @@ class FakeCuda final : public cuda::CudaApi {
   static std::shared_ptr<Recorded>* recorded(cudaEvent_t event) {
     return reinterpret_cast<std::shared_ptr<Recorded>*>(event);
   }
+  // A stream or an event belongs to the device that its thread used when it was made.
+  void note_device_of(void* made) {
+    MutexLock lock(mutex_);
+    devices_[made] = current;
+  }
+  // Null is the default stream of the thread's device.
+  int device_of(void* made) {
+    MutexLock lock(mutex_);
+    return made == nullptr ? current : devices_.at(made);
+  }
   std::byte* map(int protection) const {
     void* at = ::mmap(nullptr, kMemoryBytes, protection, MAP_SHARED, file_, 0);
     if (at == MAP_FAILED) throw std::runtime_error("mmap");
@@ -316,6 +334,7 @@ class FakeCuda final : public cuda::CudaApi {
   }
 
   inline static thread_local cudaError_t thread_error = cudaSuccess;
+  inline static thread_local int current = 0;  // a new thread's device is the first one
   const int file_;
   std::byte* device_ = nullptr;  // what callers see: not readable
   std::byte* shown_ = nullptr;   // the same memory
@@ -327,6 +346,7 @@ class FakeCuda final : public cuda::CudaApi {
   std::size_t next_ SLUICE_GUARDED_BY(mutex_) = 0;
   std::map<void*, std::size_t> blocks_ SLUICE_GUARDED_BY(mutex_);
   std::set<void*> registered_ SLUICE_GUARDED_BY(mutex_);
+  std::map<void*, int> devices_ SLUICE_GUARDED_BY(mutex_);  // of streams and events
   std::vector<Ticket> detached_ SLUICE_GUARDED_BY(mutex_);
   Worker default_stream_{"fake-default"};  // last: it ends before what its work uses
 };

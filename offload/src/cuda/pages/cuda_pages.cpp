@@ -129,14 +129,15 @@ std::vector<std::byte> pattern(std::size_t size_bytes) {
   return bytes;
 }
 
-void copy(CudaApi& api, void* to, const void* from, std::size_t size_bytes, cudaMemcpyKind kind) {
-  Stream stream(api);
-  SLUICE_CUDA(api, memcpy_async(to, from, size_bytes, kind, stream.get()), kMapping);
-  SLUICE_CUDA(api, stream_synchronize(stream.get()), kMapping);
+void copy(const PageDevice& device, void* to, const void* from, std::size_t size_bytes,
+          cudaMemcpyKind kind) {
+  const Stream stream(*device.api, device.index);
+  SLUICE_CUDA(*device.api, memcpy_async(to, from, size_bytes, kind, stream.get()), kMapping);
+  SLUICE_CUDA(*device.api, stream_synchronize(stream.get()), kMapping);
 }
 
 // Contents of two pages that were written and are then mapped in the other order.
-std::vector<std::byte> read_swapped(PageMemory& memory, CudaApi& api,
+std::vector<std::byte> read_swapped(PageMemory& memory, const PageDevice& device,
                                     const std::vector<std::byte>& written) {
   const std::uint64_t both = written.size();
   std::vector<std::byte> read(both);
@@ -156,13 +157,13 @@ std::vector<std::byte> read_swapped(PageMemory& memory, CudaApi& api,
   own.begin = memory.reserve(both);
   memory.map(own.begin, own.pages);
   own.mapped = true;
-  copy(api, own.begin, written.data(), both, cudaMemcpyHostToDevice);
+  copy(device, own.begin, written.data(), both, cudaMemcpyHostToDevice);
   memory.unmap(own.begin, both);
   own.mapped = false;
   std::swap(own.pages[0], own.pages[1]);
   memory.map(own.begin, own.pages);
   own.mapped = true;
-  copy(api, read.data(), own.begin, both, cudaMemcpyDeviceToHost);
+  copy(device, read.data(), own.begin, both, cudaMemcpyDeviceToHost);
   return read;
 }
 
@@ -174,7 +175,7 @@ CudaPages find_pages(const PageDevice& device) {
     const std::uint64_t page_bytes = memory->page_bytes();
     if (page_bytes == 0) return {0, "the driver names no size of a page"};
     const std::vector<std::byte> written = pattern(2 * page_bytes);
-    const std::vector<std::byte> read = read_swapped(*memory, *device.api, written);
+    const std::vector<std::byte> read = read_swapped(*memory, device, written);
     const bool same = std::memcmp(read.data(), written.data() + page_bytes, page_bytes) == 0 &&
                       std::memcmp(read.data() + page_bytes, written.data(), page_bytes) == 0;
     if (!same) return {0, "mapped pages return other bytes than were written"};
