@@ -38,9 +38,9 @@ CopyLane::CopyLane(CudaApi& api, int device, Trace* trace, const std::string& ro
       device_(device),
       row_(trace, row),
       stream_(api, device),
-      begins_(api, cudaEventDefault),
+      begins_(api, device, cudaEventDefault),
       // Waiting must not spin: the thread is one of those that the optimizer's loops need.
-      ends_(api, cudaEventBlockingSync),
+      ends_(api, device, cudaEventBlockingSync),
       thread_(start_thread("cuda-" + row, [this] { run(); })) {}
 
 CopyLane::~CopyLane() {
@@ -58,7 +58,7 @@ Ticket CopyLane::begin(LaneJob job, const ComputePoint& after) {
   Ticket ticket = queued.done.ticket();
   MutexLock order(order_mutex_);
   std::exception_ptr error = error_of([&] {
-    SLUICE_CUDA(api_, set_device(device_), text_of(queued.job));
+    const DeviceGuard guard(api_, device_);
     queued.begin = begins_.take();
     queued.end = ends_.take();
     enqueue(queued, after);

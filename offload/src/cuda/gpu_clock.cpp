@@ -18,8 +18,8 @@ constexpr int kMostLooks = 8;
 GpuClock::GpuClock(CudaApi& api, int device)
     : api_(api),
       stream_(api, device),
-      reference_(api, cudaEventDefault),
-      next_(api, cudaEventDefault) {
+      reference_(api, device, cudaEventDefault),
+      next_(api, device, cudaEventDefault) {
   MutexLock lock(mutex_);
   set_reference();
 }

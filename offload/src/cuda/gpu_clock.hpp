@@ -14,7 +14,7 @@ class GpuClock {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  // Makes `device` the calling thread's. Throws CudaError.
+  // Throws CudaError.
   GpuClock(CudaApi& api, int device);
 
   // The time of a recorded event with timing; nullopt when the GPU has not reached it. The calling

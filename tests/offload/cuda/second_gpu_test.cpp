@@ -9,6 +9,7 @@
 #include "cuda/cuda_device.hpp"
 #include "fake_cuda.hpp"
 #include "offload/device/device_conformance.hpp"
+#include "sluice/base/bytes.hpp"
 
 namespace sluice::offload {
 
@@ -26,13 +27,17 @@ class SecondGpu : public testing::Test {
     api->device_count = 2;
     EXPECT_EQ(api->set_device(1), cudaSuccess);
     EXPECT_EQ(api->stream_create(&compute, 0), cudaSuccess);
-    device =
-        cuda::make_device(api, {.index = 1, .memory_bytes = 1U << 20U, .compute_stream = compute});
+    device = make();
   }
   ~SecondGpu() override {
     device.reset();
     EXPECT_EQ(api->stream_destroy(compute), cudaSuccess);
     EXPECT_EQ(api->set_device(0), cudaSuccess);
+  }
+
+  std::unique_ptr<Device> make() {
+    return cuda::make_device(api,
+                             {.index = 1, .memory_bytes = 1U << 20U, .compute_stream = compute});
   }
 
   const std::shared_ptr<FakeCuda> api = std::make_shared<FakeCuda>();
@@ -48,15 +53,60 @@ TEST_F(SecondGpu, RunsTheFirstWorkOfAThreadThatUsedNoGpuBefore) {
   }).join();
 }
 
-TEST_F(SecondGpu, CopiesFromAThreadThatUsedNoGpuBefore) {
+// A script's own tensors go to the device that it chose, whatever it calls between.
+TEST_F(SecondGpu, LeavesTheDeviceOfTheCallersThread) {
+  EXPECT_EQ(api->set_device(0), cudaSuccess);
+  const auto expect_unchanged = [&](const char* call) {
+    int now = -1;
+    EXPECT_EQ(api->get_device(&now), cudaSuccess);
+    EXPECT_EQ(now, 0) << call;
+  };
+  const auto from = filled(kBytes, 3);
+  auto to = filled(kBytes, 0);
+  Buffer a = device->memory().allocate(kBytes, "a");
+  expect_unchanged("allocate");
+  const ComputePoint point = device->mark_compute();
+  expect_unchanged("mark_compute");
+  static_cast<void>(device->has_passed(point));
+  expect_unchanged("has_passed");
+  const ComputePoint time = device->mark_time();
+  expect_unchanged("mark_time");
+  device->begin_copy_in(a.device_span(), from).finish();
+  expect_unchanged("begin_copy_in");
+  EXPECT_TRUE(device->time_of(time).has_value());
+  expect_unchanged("time_of");
+  device->begin_copy_out(to, a.device_span(), {}).finish();
+  expect_unchanged("begin_copy_out");
+  EXPECT_EQ(to, from);
+  device->begin_work({"update", [](void*) {}, {}}, point).finish();
+  expect_unchanged("begin_work");
+  const auto pinned = device->make_pinned_source();
+  pinned->free(pinned->allocate(kPageBytes), kPageBytes);
+  expect_unchanged("make_pinned_source");
+  cuda::let_waits_sleep(*api, 1);
+  expect_unchanged("let_waits_sleep");
+  cuda::make_stream(dynamic_cast<cuda::GpuDevice&>(*device)).reset();
+  expect_unchanged("make_stream");
+  a.reset();
+  expect_unchanged("free");
+  make().reset();
+  expect_unchanged("make_device");
+}
+
+// A context takes some hundred MB of a GPU, which another rank computes on.
+TEST_F(SecondGpu, MakesNoContextOnAGpuThatTheThreadHasNotUsed) {
   std::thread([this] {
-    const Buffer a = device->memory().allocate(kBytes, "a");
-    const auto from = filled(kBytes, 3);
+    Buffer a = device->memory().allocate(kBytes, "a");
     auto to = filled(kBytes, 0);
-    device->begin_copy_in(a.device_span(), from).finish();
-    device->begin_copy_out(to, a.device_span(), {}).finish();
-    EXPECT_EQ(to, from);
+    const ComputePoint point = device->mark_time();
+    device->begin_copy_out(to, a.device_span()).finish();
+    static_cast<void>(device->time_of(point));
+    device->begin_work({"update", [](void*) {}, {}}, {}).finish();
+    a.reset();
   }).join();
+  EXPECT_FALSE(api->has_context(0));
+  std::thread([this] { device.reset(); }).join();
+  EXPECT_FALSE(api->has_context(0));
 }
 
 }  // namespace

@@ -34,9 +34,10 @@ CUdeviceptr address_of(const std::byte* begin) {
   return reinterpret_cast<CUdeviceptr>(begin);
 }
 
-std::uint64_t page_bytes_of(DriverApi& driver, int index) {
+std::uint64_t page_bytes_of(const PageDevice& device) {
+  const DeviceGuard guard(*device.api, device.index);
   std::size_t page_bytes = 0;
-  SLUICE_CUDA_DRIVER(driver, mem_get_granularity(&page_bytes, index), kMapping);
+  SLUICE_CUDA_DRIVER(*device.driver, mem_get_granularity(&page_bytes, device.index), kMapping);
   return page_bytes;
 }
 
@@ -44,13 +45,13 @@ class DriverPages final : public PageMemory {
  public:
   explicit DriverPages(PageDevice device)
       : device_(std::move(device)),
-        page_bytes_((use(), page_bytes_of(*device_.driver, device_.index))),
+        page_bytes_(page_bytes_of(device_)),
         row_(device_.trace, "pages") {}
 
   std::uint64_t page_bytes() const override { return page_bytes_; }
 
   Page create() override {
-    use();
+    const DeviceGuard guard = use();
     CUmemGenericAllocationHandle page = 0;
     const CUresult error = device_.driver->mem_create(&page, page_bytes_, device_.index);
     if (error == CUDA_SUCCESS) return page;
@@ -68,7 +69,7 @@ class DriverPages final : public PageMemory {
       log_driver_failed(*device_.driver, error, "mem_release");
   }
   std::byte* reserve(std::uint64_t size_bytes) override {
-    use();
+    const DeviceGuard guard = use();
     CUdeviceptr begin = 0;
     SLUICE_CUDA_DRIVER(*device_.driver, mem_address_reserve(&begin, size_bytes), kMapping);
     // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver names addresses by numbers
@@ -80,7 +81,7 @@ class DriverPages final : public PageMemory {
   }
   void map(std::byte* begin, std::span<const Page> pages) override {
     const TraceSpan mapping(row_, "map", {}, {"bytes", bytes_of(pages.size() * page_bytes_)});
-    use();
+    const DeviceGuard guard = use();
     std::uint64_t mapped_bytes = 0;
     try {
       for (const Page page : pages) {
@@ -101,8 +102,8 @@ class DriverPages final : public PageMemory {
     if (error != CUDA_SUCCESS) log_driver_failed(*device_.driver, error, "mem_unmap");
   }
   std::unique_ptr<WorkMark> mark_work() override {
-    use();
-    Event event(*device_.api, cudaEventDisableTiming | cudaEventBlockingSync);
+    const DeviceGuard guard = use();
+    Event event(*device_.api, device_.index, cudaEventDisableTiming | cudaEventBlockingSync);
     SLUICE_CUDA(*device_.api, event_record(event.get(), device_.compute_stream),
                 "marking the GPU's work");
     return std::make_unique<EventMark>(*device_.api, row_, std::move(event));
@@ -110,7 +111,7 @@ class DriverPages final : public PageMemory {
 
  private:
   // The driver's calls need the context of the thread's device.
-  void use() const { SLUICE_CUDA(*device_.api, set_device(device_.index), kMapping); }
+  DeviceGuard use() const { return {*device_.api, device_.index}; }
 
   static std::int64_t bytes_of(std::uint64_t size_bytes) {
     return static_cast<std::int64_t>(size_bytes);
