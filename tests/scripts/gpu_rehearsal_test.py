@@ -132,6 +132,26 @@ class Cases(unittest.TestCase):
         self.assertEqual(self.begun(90, "8 B"), [])
         self.assertEqual(len(self.begun(1e4)), 15)
 
+    def begun_of_row_3(self, seconds: float, *cases: str) -> list[str]:
+        """Runs that are begun, where each takes as long as it may."""
+        row, begun = self.row(seconds, *cases), []
+
+        def run(bench: speed.Bench, case: speed.Case) -> None:
+            begun.append(f"{case.model.name}, {case.tokens // 1024} K")
+            bench.row.deadline -= case.needed_seconds
+
+        with mock.patch.object(speed.Bench, "offloaded", run), mock.patch.object(speed.Bench, "resident", run):
+            speed.steps_beside_resident(row)
+        return begun
+
+    def test_a_run_of_row_3_begins_only_if_it_can_end(self) -> None:
+        self.assertEqual(self.begun_of_row_3(75, "8,192 tokens"), 2 * ["1.3 B, 8 K"])
+        self.assertEqual(self.begun_of_row_3(100, "6.7 B"), [])
+        clipped = "131,072 tokens a step, clipping 1"
+        self.assertNotIn("6.7 B, 128 K", self.begun_of_row_3(125, clipped))
+        # A small model behind a large one, for which there is no time.
+        self.assertEqual(self.begun_of_row_3(100, "6.7 B", "15 threads"), ["1.3 B, 8 K"])
+
     def test_cases_are_chosen_by_their_names(self) -> None:
         self.assertEqual(self.begun(1e4, "ratio 0"), ["1.3 B, 8 K, ratio 0: sluice"])
         row = self.row(1e4, "no such case")
