@@ -89,8 +89,10 @@ class CudaDevice final : public GpuDevice {
         timed_points_(*api_, index_, cudaEventDefault),
         clock_(*api_, index_),
         pool_(Tier::device, options.memory_bytes, make_memory(api_, options, std::move(driver))),
-        in_{{*api_, index_, options.trace, "h2d"}, {*api_, index_, options.trace, "h2d"}},
-        out_{{*api_, index_, options.trace, "d2h"}, {*api_, index_, options.trace, "d2h"}},
+        in_{{*api_, index_, options.host_memory, options.trace, "h2d"},
+            {*api_, index_, options.host_memory, options.trace, "h2d"}},
+        out_{{*api_, index_, options.host_memory, options.trace, "d2h"},
+             {*api_, index_, options.host_memory, options.trace, "d2h"}},
         trace_(options.trace) {}
 
   const std::shared_ptr<CudaApi>& api() const override { return api_; }
@@ -134,7 +136,8 @@ class CudaDevice final : public GpuDevice {
   }
 
   Ticket begin_work(DeviceWork work, const ComputePoint& after) override {
-    std::call_once(works_made_, [this] { works_.emplace(*api_, index_, trace_, "work"); });
+    std::call_once(works_made_,
+                   [this] { works_.emplace(*api_, index_, HostMemory::pinned, trace_, "work"); });
     return works_->begin(std::move(work), after);
   }
 

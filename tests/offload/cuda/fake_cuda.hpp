@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <set>
@@ -71,6 +72,9 @@ class FakeCuda final : public cuda::CudaApi {
   unsigned device_flags = 0;
   int driver_version = 13000;
   cudaError_t count_error = cudaSuccess;
+  // A copy between the device and memory that is not registered blocks its caller until it has run,
+  // as the runtime lets it.
+  bool pageable_copies_block = false;
   std::function<void()> before_copy = [] {};  // on the stream
   std::function<void()> after_event = [] {};  // on the thread that waited for one
   // The memory behind an address that a driver has reserved, where it is mapped or not; null for
@@ -182,16 +186,20 @@ class FakeCuda final : public cuda::CudaApi {
     MutexLock lock(mutex_);
     return blocks_.erase(block) == 1 ? cudaSuccess : cudaErrorInvalidValue;
   }
-  cuda::Result host_register(void* block, std::size_t /*size_bytes*/, unsigned /*flags*/) override {
+  cuda::Result host_register(void* block, std::size_t size_bytes, unsigned /*flags*/) override {
     if (const cudaError_t error = enter_context("host_register"); error != cudaSuccess)
       return error;
     MutexLock lock(mutex_);
-    return registered_.insert(block).second ? cudaSuccess : cudaErrorHostMemoryAlreadyRegistered;
+    return registered_.emplace(static_cast<std::byte*>(block), size_bytes).second
+               ? cudaSuccess
+               : cudaErrorHostMemoryAlreadyRegistered;
   }
   cuda::Result host_unregister(void* block) override {
     use_context();
     MutexLock lock(mutex_);
-    return registered_.erase(block) == 1 ? cudaSuccess : cudaErrorHostMemoryNotRegistered;
+    return registered_.erase(static_cast<std::byte*>(block)) == 1
+               ? cudaSuccess
+               : cudaErrorHostMemoryNotRegistered;
   }
 
   cuda::Result stream_create(cudaStream_t* stream, unsigned /*flags*/) override {
@@ -267,6 +275,9 @@ class FakeCuda final : public cuda::CudaApi {
       if (breaking_.exchange(false)) broken_ = true;
       if (!broken_) std::memcpy(as_device(to), as_device(from), size_bytes);
     });
+    const void* const host = from_device ? to : from;
+    if (pageable_copies_block && to_device != from_device && !is_registered(host))
+      worker(stream)->begin([] {}).wait();
     return cudaSuccess;
   }
 
@@ -334,6 +345,14 @@ class FakeCuda final : public cuda::CudaApi {
   bool is_device(const void* address) const {
     return is_block(address) || reserved(address) != nullptr;
   }
+  bool is_registered(const void* address) {
+    MutexLock lock(mutex_);
+    const auto* const at = static_cast<const std::byte*>(address);
+    const auto after = registered_.upper_bound(at);
+    if (after == registered_.begin()) return false;
+    const auto& [block, size_bytes] = *std::prev(after);
+    return at < block + size_bytes;
+  }
   bool is_block(const void* address) const {
     return address >= device_ && address < device_ + kMemoryBytes;
   }
@@ -370,7 +389,7 @@ class FakeCuda final : public cuda::CudaApi {
   std::map<std::string, Fault> faults_ SLUICE_GUARDED_BY(mutex_);
   std::size_t next_ SLUICE_GUARDED_BY(mutex_) = 0;
   std::map<void*, std::size_t> blocks_ SLUICE_GUARDED_BY(mutex_);
-  std::set<void*> registered_ SLUICE_GUARDED_BY(mutex_);
+  std::map<const std::byte*, std::size_t> registered_ SLUICE_GUARDED_BY(mutex_);
   std::set<int> contexts_ SLUICE_GUARDED_BY(mutex_);        // devices that have one
   std::map<void*, int> devices_ SLUICE_GUARDED_BY(mutex_);  // of streams and events
   std::vector<Ticket> detached_ SLUICE_GUARDED_BY(mutex_);
