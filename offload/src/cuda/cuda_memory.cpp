@@ -63,6 +63,7 @@ class RegisteredSource final : public MemorySource {
     throw_cuda_failed(*api_, error, "host_register", what_for);
   }
   void free(void* block, std::size_t size_bytes) noexcept override {
+    const DeviceGuard guard(*api_, device_, std::nothrow);
     if (const cudaError_t error = api_->host_unregister(block); error != cudaSuccess)
       log_cuda_failed(*api_, error, "host_unregister");
     pages_->free(block, size_bytes);

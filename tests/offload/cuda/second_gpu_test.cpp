@@ -95,6 +95,11 @@ TEST_F(SecondGpu, LeavesTheDeviceOfTheCallersThread) {
 
 // A context takes some hundred MB of a GPU, which another rank computes on.
 TEST_F(SecondGpu, MakesNoContextOnAGpuThatTheThreadHasNotUsed) {
+  auto pinned = device->make_pinned_source();
+  void* const block = pinned->allocate(kPageBytes);
+  std::thread([&] { pinned->free(block, kPageBytes); }).join();
+  pinned.reset();
+  EXPECT_FALSE(api->has_context(0)) << "pinned memory";
   std::thread([this] {
     Buffer a = device->memory().allocate(kBytes, "a");
     auto to = filled(kBytes, 0);
@@ -104,9 +109,9 @@ TEST_F(SecondGpu, MakesNoContextOnAGpuThatTheThreadHasNotUsed) {
     device->begin_work({"update", [](void*) {}, {}}, {}).finish();
     a.reset();
   }).join();
-  EXPECT_FALSE(api->has_context(0));
+  EXPECT_FALSE(api->has_context(0)) << "copies and works";
   std::thread([this] { device.reset(); }).join();
-  EXPECT_FALSE(api->has_context(0));
+  EXPECT_FALSE(api->has_context(0)) << "the device itself";
 }
 
 }  // namespace
