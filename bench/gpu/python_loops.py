@@ -18,8 +18,9 @@ from gpu.training import Run, rate_of, seconds_for_run, watched
 KI = 1024
 SIDE = Path(__file__).resolve().parent.parent / "peers" / "llama_loop.py"
 # That runs took on an H100, with their start, and some more; of 8 B all are ours.
-NEEDED_SECONDS = {"sluice": 30.0, "fsdp": 48.0, "deepspeed": 67.0, "resident": 25.0}
+NEEDED_SECONDS = {"sluice": 35.0, "fsdp": 48.0, "deepspeed": 67.0, "resident": 25.0}
 NEEDED_SECONDS_OF_8B = 95.0
+TRACE_SECONDS = 20.0  # by estimate: one more step of ours under the profiler, and its file
 WARM_STEPS = 2
 PEERS = ("fsdp", "deepspeed", "resident")
 BARS = {8: 1.6, 32: 2.0}  # of what offloads, by Ki tokens a step
@@ -120,7 +121,7 @@ def measure(row: Row, folder: Path) -> None:
     if not cases:
         row.lacks(f"a case that is asked for; there are {'; '.join(map(str, every))}")
     for case in cases:
-        rate = measured(row, folder, case, "sluice")
+        rate = measured(row, folder, case, "sluice", has_time_for_trace(row, case))
         if rate and not case.peers:
             alone.append(figure(str(case), rate, "tokens/s"))
         for peer in case.peers:
@@ -131,13 +132,22 @@ def measure(row: Row, folder: Path) -> None:
         row.save()
 
 
-def measured(row: Row, folder: Path, case: Case, side: str) -> float | None:
+def has_time_for_trace(row: Row, case: Case) -> bool:
+    """Beside the runs of all sides."""
+    needed = sum(case.needed_seconds(side) for side in ("sluice", *case.peers))
+    return seconds_for_run(row) >= row.place.pick(needed + TRACE_SECONDS, 1.0)
+
+
+def measured(row: Row, folder: Path, case: Case, side: str, traced: bool = False) -> float | None:
     """Tokens a second, if there is time for the run to end."""
     needed, there = row.place.pick(case.needed_seconds(side), 1.0), seconds_for_run(row)
     if there < needed:
         row.lacks(f"{case}: {side}: no time left, {there:.0f} s of {needed:.0f}")
         return None
-    return note(row, case, side, run_side(row, folder, side, case))
+    run = run_side(row, folder, side, case, traced)
+    if side == "sluice" and not run.ended and not trace_path(row, case).exists():
+        row.lacks(f"{case}: the trace of a step: no time left")
+    return note(row, case, side, run)
 
 
 def note(row: Row, case: Case, side: str, run: Run) -> float | None:
@@ -161,7 +171,7 @@ def note(row: Row, case: Case, side: str, run: Run) -> float | None:
     return rate
 
 
-def run_side(row: Row, folder: Path, engine: str, case: Case) -> Run:
+def run_side(row: Row, folder: Path, engine: str, case: Case, traced: bool) -> Run:
     report = folder / "report"
     spec = {
         "engine": engine,
@@ -173,7 +183,7 @@ def run_side(row: Row, folder: Path, engine: str, case: Case) -> Run:
         "steps": case.steps,
         "ratio": case.ratio,
         "folder": str(folder),
-        "trace": str(trace_path(row, case)) if engine == "sluice" else "",
+        "trace": str(trace_path(row, case)) if traced else "",
         "report": str(report),
     }
     path = folder / "spec.json"

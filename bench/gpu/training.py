@@ -137,7 +137,7 @@ class Run:
     samples: list[Sample]
     peak_resident_bytes: int
     host_bytes: int  # that the machine had less of, at most
-    ended: str  # "" when it did what was asked, else how it ended and what it said last
+    ended: str  # "" when it took all its steps, else how it ended and what it said last
     first_step_seconds: float | None = None  # from the command to the end of its first step
 
     def seconds(self, warm_steps: int) -> list[float]:
@@ -225,9 +225,9 @@ def watched(
     said = (report / "output.log").read_text(errors="replace")
     print(said[-3000:], flush=True)
     ended = ""
-    if cut:
+    if cut and len(lines) < steps:
         ended = f"ended after {len(lines)} of {steps} steps: no time left"
-    elif process.returncode != 0:
+    elif not cut and process.returncode != 0:
         ended = f"{ending(process.returncode)}: {last(said)}"
     path = report / "report.json"
     whole = json.loads(path.read_text()) if path.exists() else None

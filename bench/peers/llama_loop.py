@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -264,7 +265,9 @@ def main() -> None:
             print(json.dumps(line), file=lines)
             begin = end
     if spec["trace"]:
-        trace(step, list(ids.to(spec["device"])), spec["trace"])
+        written = report / "trace.json.gz"
+        trace(step, list(ids.to(spec["device"])), str(written))
+        shutil.move(written, spec["trace"])  # whole, or not there
     if on_gpu:  # the script's own use of the GPU goes on
         assert torch.ones(1 << 20, device="cuda").sum().item() == 1 << 20
 

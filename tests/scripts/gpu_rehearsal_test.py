@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent.parent
 BINARIES = sys.argv.pop(1)
 sys.path.insert(0, str(REPOSITORY / "bench"))
 
-from gpu import python_loops, speed  # noqa: E402
+from gpu import python_loops, speed, training  # noqa: E402
 from gpu.row import Place, Row  # noqa: E402
 from gpu.training import Run  # noqa: E402
 
@@ -115,9 +115,10 @@ class Cases(unittest.TestCase):
         """Sides of row 10 that are begun, where each takes as long as it may."""
         row, begun = self.row(seconds, *cases), []
 
-        def run_side(row: Row, folder: Path, engine: str, case: python_loops.Case) -> Run:
-            begun.append(f"{case.name}, {case.tokens // 1024} K, ratio {case.ratio:g}: {engine}")
-            row.deadline -= case.needed_seconds(engine)
+        def run_side(row: Row, folder: Path, engine: str, case: python_loops.Case, traced: bool) -> Run:
+            name = f"{case.name}, {case.tokens // 1024} K, ratio {case.ratio:g}: {engine}"
+            begun.append(name + ", traced" * traced)
+            row.deadline -= case.needed_seconds(engine) + python_loops.TRACE_SECONDS * traced
             return Run([], None, [], 0, 0, "")
 
         with mock.patch.object(python_loops, "run_side", run_side):
@@ -127,13 +128,50 @@ class Cases(unittest.TestCase):
 
     def test_a_run_begins_only_if_it_can_end(self) -> None:
         without_deepspeed = [f"1.3 B, 32 K, ratio 1: {side}" for side in ("sluice", "fsdp", "resident")]
-        self.assertEqual(self.begun(30 + 48 + 45), without_deepspeed)
-        self.assertEqual(self.begun(30 + 48 + 67 + 45)[2], "1.3 B, 32 K, ratio 1: deepspeed")
+        self.assertEqual(self.begun(35 + 48 + 45), without_deepspeed)
+        self.assertEqual(self.begun(35 + 48 + 67 + 45)[2], "1.3 B, 32 K, ratio 1: deepspeed")
         self.assertEqual(self.begun(90, "8 B"), [])
         self.assertEqual(len(self.begun(1e4)), 15)
 
+    def test_a_trace_takes_no_time_from_the_next_side(self) -> None:
+        sides = 35 + 48 + 67 + 25
+        names = [f"1.3 B, 32 K, ratio 1: {side}" for side in ("sluice", "fsdp", "deepspeed", "resident")]
+        self.assertEqual(self.begun(sides + 20 + 44)[:4], names)
+        self.assertEqual(self.begun(sides + 20 + 46)[:4], [f"{names[0]}, traced", *names[1:]])
+
+    def test_a_run_that_is_cut_behind_its_steps_is_whole(self) -> None:
+        steps = "import sys, time; print('{}', file=open(sys.argv[1] + '/steps.jsonl', 'w'), flush=True); time.sleep(60)"
+        row = self.row(4.0)
+        report = row.path.parent / "report"
+        line = [sys.executable, "-c", steps, str(report)]
+        with mock.patch.object(training, "gpu_used_bytes", lambda: 0):
+            self.assertEqual(training.watched(row, line, report, 1, None, {}).ended, "")
+            row.deadline = time.monotonic() + 4.0
+            ended = training.watched(row, line, report, 2, None, {}).ended
+        self.assertEqual(ended, "ended after 1 of 2 steps: no time left")
+
+    def begun_of_row_3(self, seconds: float, *cases: str) -> list[str]:
+        """Runs that are begun, where each takes as long as it may."""
+        row, begun = self.row(seconds, *cases), []
+
+        def run(bench: speed.Bench, case: speed.Case) -> None:
+            begun.append(f"{case.model.name}, {case.tokens // 1024} K")
+            bench.row.deadline -= case.needed_seconds
+
+        with mock.patch.object(speed.Bench, "offloaded", run), mock.patch.object(speed.Bench, "resident", run):
+            speed.steps_beside_resident(row)
+        return begun
+
+    def test_a_run_of_row_3_begins_only_if_it_can_end(self) -> None:
+        self.assertEqual(self.begun_of_row_3(75, "8,192 tokens"), 2 * ["1.3 B, 8 K"])
+        self.assertEqual(self.begun_of_row_3(100, "6.7 B"), [])
+        clipped = "131,072 tokens a step, clipping 1"
+        self.assertNotIn("6.7 B, 128 K", self.begun_of_row_3(125, clipped))
+        # A small model behind a large one, for which there is no time.
+        self.assertEqual(self.begun_of_row_3(100, "6.7 B", "15 threads"), ["1.3 B, 8 K"])
+
     def test_cases_are_chosen_by_their_names(self) -> None:
-        self.assertEqual(self.begun(1e4, "ratio 0"), ["1.3 B, 8 K, ratio 0: sluice"])
+        self.assertEqual(self.begun(1e4, "ratio 0"), ["1.3 B, 8 K, ratio 0: sluice, traced"])
         row = self.row(1e4, "no such case")
         python_loops.measure(row, Path())
         speed.steps_beside_resident(row)

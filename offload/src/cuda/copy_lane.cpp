@@ -33,14 +33,16 @@ std::string text_of(const LaneJob& job) {
 
 }  // namespace
 
-CopyLane::CopyLane(CudaApi& api, int device, Trace* trace, const std::string& row)
+CopyLane::CopyLane(CudaApi& api, int device, HostMemory host_memory, Trace* trace,
+                   const std::string& row)
     : api_(api),
       device_(device),
+      host_memory_(host_memory),
       row_(trace, row),
-      stream_(api),
-      begins_(api, cudaEventDefault),
+      stream_(api, device),
+      begins_(api, device, cudaEventDefault),
       // Waiting must not spin: the thread is one of those that the optimizer's loops need.
-      ends_(api, cudaEventBlockingSync),
+      ends_(api, device, cudaEventBlockingSync),
       thread_(start_thread("cuda-" + row, [this] { run(); })) {}
 
 CopyLane::~CopyLane() {
@@ -55,13 +57,11 @@ CopyLane::~CopyLane() {
 Ticket CopyLane::begin(LaneJob job, const ComputePoint& after) {
   Queued queued;
   queued.job = std::move(job);
+  queued.after = after;
   Ticket ticket = queued.done.ticket();
   MutexLock order(order_mutex_);
   std::exception_ptr error = error_of([&] {
-    SLUICE_CUDA(api_, set_device(device_), text_of(queued.job));
-    queued.begin = begins_.take();
-    queued.end = ends_.take();
-    enqueue(queued, after);
+    if (host_memory_ == HostMemory::pinned) issue(queued);
     MutexLock lock(mutex_);
     queue_.push_back(std::move(queued));
     changed_.notify_one();
@@ -71,10 +71,18 @@ Ticket CopyLane::begin(LaneJob job, const ComputePoint& after) {
   return ticket;
 }
 
-void CopyLane::enqueue(const Queued& queued, const ComputePoint& after) {
+void CopyLane::issue(Queued& queued) {
+  const DeviceGuard guard(api_, device_);
+  queued.begin = begins_.take();
+  queued.end = ends_.take();
+  enqueue(queued);
+  queued.after = {};
+}
+
+void CopyLane::enqueue(const Queued& queued) {
   const cudaStream_t stream = stream_.get();
-  if (after.event() != nullptr) {
-    SLUICE_CUDA(api_, stream_wait_event(stream, static_cast<cudaEvent_t>(after.event())),
+  if (void* const after = queued.after.event(); after != nullptr) {
+    SLUICE_CUDA(api_, stream_wait_event(stream, static_cast<cudaEvent_t>(after)),
                 text_of(queued.job));
   }
   SLUICE_CUDA(api_, event_record(queued.begin.get(), stream), text_of(queued.job));
@@ -107,6 +115,12 @@ void CopyLane::run() {
       if (queue_.empty()) return;
       queued = std::move(queue_.front());
       queue_.pop_front();
+    }
+    if (host_memory_ == HostMemory::pageable) {
+      if (std::exception_ptr error = error_of([&] { issue(queued); })) {
+        queued.done.complete(drain(std::move(error)));
+        continue;
+      }
     }
     finish(queued);
   }

@@ -14,6 +14,7 @@
 #include "sluice/base/mutex.hpp"
 #include "sluice/base/ticket.hpp"
 #include "sluice/base/trace.hpp"
+#include "sluice/offload/cuda_device.hpp"
 #include "sluice/offload/device.hpp"
 
 namespace sluice::offload::cuda {
@@ -36,8 +37,9 @@ class CopyLane {
     double busy_seconds = 0;  // by the device's clock, without the time a copy waited
   };
 
-  // Copies on `device`; `row` also names its thread. Throws CudaError.
-  CopyLane(CudaApi& api, int device, Trace* trace, const std::string& row);
+  // Copies on `device`; `row` also names its thread, which issues the jobs of pageable memory.
+  // Throws CudaError.
+  CopyLane(CudaApi& api, int device, HostMemory host_memory, Trace* trace, const std::string& row);
   ~CopyLane();  // waits for everything begun
   CopyLane(const CopyLane&) = delete;
   CopyLane& operator=(const CopyLane&) = delete;
@@ -50,11 +52,13 @@ class CopyLane {
  private:
   struct Queued {
     LaneJob job;
+    ComputePoint after;  // until it is issued
     Event begin;
     Event end;
     TicketSource done;
   };
-  void enqueue(const Queued& queued, const ComputePoint& after);
+  void issue(Queued& queued);
+  void enqueue(const Queued& queued);
   std::exception_ptr drain(std::exception_ptr error);
   void run();
   void finish(Queued& queued);
@@ -62,11 +66,12 @@ class CopyLane {
 
   CudaApi& api_;
   const int device_;
+  const HostMemory host_memory_;
   const TraceRow row_;
   const Stream stream_;
   EventPool begins_;
   EventPool ends_;
-  Mutex order_mutex_;  // held while a copy is given to the stream; before mutex_
+  Mutex order_mutex_;  // held while a caller's job is given to the stream; before mutex_
   mutable Mutex mutex_;
   CondVar changed_;
   std::deque<Queued> queue_ SLUICE_GUARDED_BY(mutex_);

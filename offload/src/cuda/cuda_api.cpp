@@ -1,5 +1,7 @@
 #include "cuda/cuda_api.hpp"
 
+#include <cuda.h>
+
 #include <string_view>
 #include <type_traits>
 
@@ -12,6 +14,7 @@ namespace sluice::offload::cuda {
 namespace {
 
 constexpr const char* kLibrary = "libcudart.so.13";
+constexpr const char* kDriver = "libcuda.so.1";  // the runtime's own calls need it
 
 // The functions by the runtime's own names and types.
 struct Functions {
@@ -22,6 +25,7 @@ struct Functions {
   decltype(&::cudaRuntimeGetVersion) runtime_get_version;
   decltype(&::cudaGetDeviceCount) get_device_count;
   decltype(&::cudaGetDeviceProperties) get_device_properties;
+  decltype(&::cudaGetDevice) get_device;
   decltype(&::cudaSetDevice) set_device;
   decltype(&::cudaSetDeviceFlags) set_device_flags;
   decltype(&::cudaMemGetInfo) mem_get_info;
@@ -53,6 +57,7 @@ Functions find_functions(void* library, std::string& missing) {
   finder.find(f.runtime_get_version, "cudaRuntimeGetVersion");
   finder.find(f.get_device_count, "cudaGetDeviceCount");
   finder.find(f.get_device_properties, "cudaGetDeviceProperties");
+  finder.find(f.get_device, "cudaGetDevice");
   finder.find(f.set_device, "cudaSetDevice");
   finder.find(f.set_device_flags, "cudaSetDeviceFlags");
   finder.find(f.mem_get_info, "cudaMemGetInfo");
@@ -74,9 +79,21 @@ Functions find_functions(void* library, std::string& missing) {
   return f;
 }
 
+// The runtime does not tell which devices have a context. Null without a driver: then there is no
+// device either.
+decltype(&::cuDevicePrimaryCtxGetState) find_context_state() {
+  std::string ignored;
+  void* driver = open_library(kDriver, ignored);
+  if (driver == nullptr) return nullptr;
+  decltype(&::cuDevicePrimaryCtxGetState) state = nullptr;
+  Finder(driver, ignored).find(state, "cuDevicePrimaryCtxGetState");
+  return state;
+}
+
 class CudaRuntime final : public CudaApi {
  public:
-  explicit CudaRuntime(const Functions& functions) : f_(functions) {}
+  explicit CudaRuntime(const Functions& functions)
+      : f_(functions), context_state_(find_context_state()) {}
 
   std::string error_name(cudaError_t error) override { return f_.error_name(error); }
   std::string error_text(cudaError_t error) override { return f_.error_text(error); }
@@ -87,7 +104,15 @@ class CudaRuntime final : public CudaApi {
   Result get_device_properties(cudaDeviceProp* properties, int device) override {
     return f_.get_device_properties(properties, device);
   }
+  Result get_device(int* device) override { return f_.get_device(device); }
   Result set_device(int device) override { return f_.set_device(device); }
+  // The driver numbers devices as the runtime does.
+  bool has_context(int device) override {
+    unsigned flags = 0;
+    int active = 0;
+    return context_state_ != nullptr && context_state_(device, &flags, &active) == CUDA_SUCCESS &&
+           active != 0;
+  }
   Result set_device_flags(unsigned flags) override { return f_.set_device_flags(flags); }
   Result mem_get_info(std::size_t* free_bytes, std::size_t* total_bytes) override {
     return f_.mem_get_info(free_bytes, total_bytes);
@@ -127,6 +152,7 @@ class CudaRuntime final : public CudaApi {
 
  private:
   const Functions f_;
+  const decltype(&::cuDevicePrimaryCtxGetState) context_state_;
 };
 
 // "event_record(event, stream)" to "event_record".

@@ -39,8 +39,12 @@ class CudaApi {
   virtual Result runtime_get_version(int* version) = 0;
   virtual Result get_device_count(int* count) = 0;
   virtual Result get_device_properties(cudaDeviceProp* properties, int device) = 0;
-  // Sets the device of the calling thread.
+  // The device of the calling thread; the first one in a new thread.
+  virtual Result get_device(int* device) = 0;
+  // Makes a context on the device where there is none: some hundred MB of its memory.
   virtual Result set_device(int device) = 0;
+  // Whether this process has a context on the device.
+  virtual bool has_context(int device) = 0;
   virtual Result set_device_flags(unsigned flags) = 0;  // of the thread's device
 
   virtual Result mem_get_info(std::size_t* free_bytes, std::size_t* total_bytes) = 0;

@@ -81,16 +81,18 @@ class CudaDevice final : public GpuDevice {
  public:
   CudaDevice(std::shared_ptr<CudaApi> api, const CudaDeviceOptions& options,
              const CudaDeviceFacts& facts, std::shared_ptr<DriverApi> driver)
-      : api_(use(std::move(api), options.index)),
+      : api_(std::move(api)),
         index_(options.index),
         name_("cuda:" + std::to_string(index_) + " " + facts.name),
         compute_stream_(static_cast<cudaStream_t>(options.compute_stream)),
-        points_(*api_, cudaEventDisableTiming),
-        timed_points_(*api_, cudaEventDefault),
-        clock_(*api_),
+        points_(*api_, index_, cudaEventDisableTiming),
+        timed_points_(*api_, index_, cudaEventDefault),
+        clock_(*api_, index_),
         pool_(Tier::device, options.memory_bytes, make_memory(api_, options, std::move(driver))),
-        in_{{*api_, index_, options.trace, "h2d"}, {*api_, index_, options.trace, "h2d"}},
-        out_{{*api_, index_, options.trace, "d2h"}, {*api_, index_, options.trace, "d2h"}},
+        in_{{*api_, index_, options.host_memory, options.trace, "h2d"},
+            {*api_, index_, options.host_memory, options.trace, "h2d"}},
+        out_{{*api_, index_, options.host_memory, options.trace, "d2h"},
+             {*api_, index_, options.host_memory, options.trace, "d2h"}},
         trace_(options.trace) {}
 
   const std::shared_ptr<CudaApi>& api() const override { return api_; }
@@ -106,15 +108,14 @@ class CudaDevice final : public GpuDevice {
   // An error of the GPU is left to what comes next.
   bool has_passed(const ComputePoint& point) override {
     if (point.event() == nullptr) return true;
-    if (api_->set_device(index_) == cudaSuccess &&
-        api_->event_query(static_cast<cudaEvent_t>(point.event())) == cudaSuccess)
-      return true;
+    const DeviceGuard guard(*api_, index_, std::nothrow);
+    if (api_->event_query(static_cast<cudaEvent_t>(point.event())) == cudaSuccess) return true;
     api_->forget_error();  // "not ready" is one
     return false;
   }
   ComputePoint mark_time() override { return mark(timed_points_); }
   std::optional<GpuClock::Time> time_of(const ComputePoint& timed) override {
-    SLUICE_CUDA(*api_, set_device(index_), kMarking);
+    const DeviceGuard guard(*api_, index_);
     return clock_.time_of(static_cast<cudaEvent_t>(timed.event()));
   }
 
@@ -135,7 +136,8 @@ class CudaDevice final : public GpuDevice {
   }
 
   Ticket begin_work(DeviceWork work, const ComputePoint& after) override {
-    std::call_once(works_made_, [this] { works_.emplace(*api_, index_, trace_, "work"); });
+    std::call_once(works_made_,
+                   [this] { works_.emplace(*api_, index_, HostMemory::pinned, trace_, "work"); });
     return works_->begin(std::move(work), after);
   }
 
@@ -162,14 +164,8 @@ class CudaDevice final : public GpuDevice {
     }
   };
 
-  // Streams and events belong to the device that the thread uses when they are made.
-  static std::shared_ptr<CudaApi> use(std::shared_ptr<CudaApi> api, int index) {
-    SLUICE_CUDA(*api, set_device(index), "using the GPU");
-    return api;
-  }
-
   ComputePoint mark(EventPool& pool) {
-    SLUICE_CUDA(*api_, set_device(index_), kMarking);
+    const DeviceGuard guard(*api_, index_);
     auto event = std::make_shared<Event>(pool.take());
     SLUICE_CUDA(*api_, event_record(event->get(), compute_stream_), kMarking);
     // The event is recorded again only when no new copy can be made to wait for it. Copies that
@@ -200,10 +196,10 @@ class CudaDevice final : public GpuDevice {
 class GpuStream final : public DeviceStream {
  public:
   GpuStream(std::shared_ptr<CudaApi> api, int index)
-      : api_(use(std::move(api), index)),
+      : api_(std::move(api)),
         index_(index),
-        stream_(*api_),
-        end_(*api_, cudaEventDisableTiming) {}
+        stream_(*api_, index_),
+        end_(*api_, index, cudaEventDisableTiming) {}
 
   void* handle() const override { return stream_.get(); }
   void use_device() override { SLUICE_CUDA(*api_, set_device(index_), kStream); }
@@ -216,11 +212,6 @@ class GpuStream final : public DeviceStream {
   bool has_reached_end() override { return has_reached(*api_, end_.get(), kStream); }
 
  private:
-  static std::shared_ptr<CudaApi> use(std::shared_ptr<CudaApi> api, int index) {
-    SLUICE_CUDA(*api, set_device(index), kStream);
-    return api;
-  }
-
   const std::shared_ptr<CudaApi> api_;  // shared with the device
   const int index_;
   const Stream stream_;
@@ -259,7 +250,7 @@ std::unique_ptr<Device> make_device(std::shared_ptr<CudaApi> api, const CudaDevi
 }
 
 void let_waits_sleep(CudaApi& api, int index) {
-  SLUICE_CUDA(api, set_device(index), "choosing how threads wait for the GPU");
+  const DeviceGuard guard(api, index);
   const cudaError_t refused = api.set_device_flags(cudaDeviceScheduleBlockingSync);
   if (refused != cudaSuccess) api.forget_error();
 }
@@ -283,7 +274,7 @@ std::uint64_t cuda_free_bytes(int index) {
   constexpr const char* kWhy = "asking for the GPU's free memory";
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
-  SLUICE_CUDA(*api, set_device(index), kWhy);
+  const cuda::DeviceGuard guard(*api, index);
   SLUICE_CUDA(*api, mem_get_info(&free_bytes, &total_bytes), kWhy);
   return free_bytes;
 }

@@ -1,8 +1,10 @@
 #include "cuda/cuda_memory.hpp"
 
+#include <new>
 #include <string>
 #include <utility>
 
+#include "cuda/cuda_handles.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 
@@ -16,7 +18,7 @@ class DeviceSource final : public MemorySource {
 
   void* allocate(std::size_t size_bytes) override {
     const std::string what_for = "taking " + format_bytes(size_bytes) + " of the GPU's memory";
-    SLUICE_CUDA(*api_, set_device(device_), what_for);
+    const DeviceGuard guard(*api_, device_);
     void* block = nullptr;
     const cudaError_t error = api_->malloc(&block, size_bytes);
     if (error == cudaSuccess) return block;
@@ -32,8 +34,7 @@ class DeviceSource final : public MemorySource {
             "shows it)");
   }
   void free(void* block, std::size_t /*size_bytes*/) noexcept override {
-    if (const cudaError_t error = api_->set_device(device_); error != cudaSuccess)
-      log_cuda_failed(*api_, error, "set_device");
+    const DeviceGuard guard(*api_, device_, std::nothrow);
     if (const cudaError_t error = api_->free(block); error != cudaSuccess)
       log_cuda_failed(*api_, error, "free");
   }
@@ -50,7 +51,7 @@ class RegisteredSource final : public MemorySource {
 
   void* allocate(std::size_t size_bytes) override {
     const std::string what_for = "registering " + format_bytes(size_bytes) + " of host memory";
-    SLUICE_CUDA(*api_, set_device(device_), what_for);
+    const DeviceGuard guard(*api_, device_);
     void* block = pages_->allocate(size_bytes);
     if (block == nullptr) return nullptr;
     // Portable: for every GPU of the process.
@@ -62,6 +63,7 @@ class RegisteredSource final : public MemorySource {
     throw_cuda_failed(*api_, error, "host_register", what_for);
   }
   void free(void* block, std::size_t size_bytes) noexcept override {
+    const DeviceGuard guard(*api_, device_, std::nothrow);
     if (const cudaError_t error = api_->host_unregister(block); error != cudaSuccess)
       log_cuda_failed(*api_, error, "host_unregister");
     pages_->free(block, size_bytes);

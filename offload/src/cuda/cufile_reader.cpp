@@ -19,11 +19,6 @@ constexpr std::size_t kThreads = 4;
 // As IoEngine does: a call that is interrupted for ever is an error.
 constexpr int kMostRepeats = 1000;
 
-std::shared_ptr<CudaApi> use(std::shared_ptr<CudaApi> api, int index) {
-  SLUICE_CUDA(*api, set_device(index), "using the GPU");
-  return api;
-}
-
 // Whether the read is of whole blocks, to memory that starts at a page.
 bool fits(const FileRange& from, DeviceSpan to) {
   const std::uint64_t block = std::max<std::uint64_t>(kPageBytes, from.file->offset_alignment());
@@ -39,7 +34,8 @@ std::string text_of(const CufileRead& got) {
 
 }  // namespace
 
-CufileDriver::CufileDriver(CufileApi& files, CompatMode mode) : files_(files) {
+CufileDriver::CufileDriver(CufileApi& files, GpuDevice& device, CompatMode mode) : files_(files) {
+  const DeviceGuard guard(*device.api(), device.index());
   constexpr const char* kWhy = "opening cuFile";
   SLUICE_CUFILE(
       files,
@@ -60,12 +56,12 @@ CufileHandle::CufileHandle(CufileApi& files, const nvme::SwapFile& file) : files
 
 CufileReader::CufileReader(std::shared_ptr<CufileApi> files, GpuDevice& device, CompatMode mode)
     : files_(std::move(files)),
-      cuda_(use(device.api(), device.index())),
+      cuda_(device.api()),
       device_(device.index()),
-      driver_(*files_, mode),
-      stream_(*cuda_),
+      driver_(*files_, device, mode),
+      stream_(*cuda_, device_),
       // Waiting must not spin: the cores are the optimizer's.
-      reached_(*cuda_, cudaEventBlockingSync | cudaEventDisableTiming) {
+      reached_(*cuda_, device_, cudaEventBlockingSync | cudaEventDisableTiming) {
   for (std::size_t i = 0; i < kThreads; ++i)
     threads_.push_back(std::make_unique<Worker>("direct-read-" + std::to_string(i)));
 }
@@ -86,7 +82,7 @@ CUfileHandle_t CufileReader::handle_of(const nvme::SwapFile& file) {
   std::unique_ptr<CufileHandle>& handle = handles_[&file];
   try {
     SLUICE_CHECK(file.direct(), file.path() + ": " + file.why_buffered());
-    SLUICE_CUDA(*cuda_, set_device(device_), file.path());
+    const DeviceGuard guard(*cuda_, device_);
     handle = std::make_unique<CufileHandle>(*files_, file);
     return handle->get();
   } catch (const Error& e) {
@@ -110,7 +106,7 @@ std::vector<CUfileHandle_t> CufileReader::handles_of(const nvme::StripedFile& fi
 std::shared_ptr<Event> CufileReader::mark_reached(const ComputePoint& after) {
   if (after.event() == nullptr) return nullptr;
   constexpr const char* kWhy = "ordering a direct read";
-  SLUICE_CUDA(*cuda_, set_device(device_), kWhy);
+  const DeviceGuard guard(*cuda_, device_);
   // Given back when the last piece has been read.
   std::shared_ptr<Event> event(new Event(reached_.take()), [this](Event* each) {
     reached_.give_back(std::move(*each));

@@ -25,7 +25,7 @@ enum class CompatMode { refused, allowed };
 class CufileDriver {
  public:
   // Throws CudaError.
-  CufileDriver(CufileApi& files, CompatMode mode);
+  CufileDriver(CufileApi& files, GpuDevice& device, CompatMode mode);
   ~CufileDriver();
   CufileDriver(const CufileDriver&) = delete;
   CufileDriver& operator=(const CufileDriver&) = delete;

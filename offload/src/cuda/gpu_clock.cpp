@@ -15,8 +15,11 @@ constexpr int kMostLooks = 8;
 
 }  // namespace
 
-GpuClock::GpuClock(CudaApi& api)
-    : api_(api), stream_(api), reference_(api, cudaEventDefault), next_(api, cudaEventDefault) {
+GpuClock::GpuClock(CudaApi& api, int device)
+    : api_(api),
+      stream_(api, device),
+      reference_(api, device, cudaEventDefault),
+      next_(api, device, cudaEventDefault) {
   MutexLock lock(mutex_);
   set_reference();
 }

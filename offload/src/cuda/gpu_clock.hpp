@@ -14,8 +14,8 @@ class GpuClock {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  // On the calling thread's device. Throws CudaError.
-  explicit GpuClock(CudaApi& api);
+  // Throws CudaError.
+  GpuClock(CudaApi& api, int device);
 
   // The time of a recorded event with timing; nullopt when the GPU has not reached it. The calling
   // thread uses the clock's device. Throws CudaError.

@@ -2,6 +2,8 @@
 // FakeCuda: the calls of the CUDA runtime on a machine without a GPU. Streams are threads that run
 // what they are given in order, so events order things as on a GPU; calls can be made to fail, at
 // once or late. Device memory is not readable by the host: touching it crashes, as it would there.
+// Threads, streams and events have a device each: an event of one device cannot be recorded in a
+// stream of another.
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -10,6 +12,7 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <set>
@@ -69,6 +72,9 @@ class FakeCuda final : public cuda::CudaApi {
   unsigned device_flags = 0;
   int driver_version = 13000;
   cudaError_t count_error = cudaSuccess;
+  // A copy between the device and memory that is not registered blocks its caller until it has run,
+  // as the runtime lets it.
+  bool pageable_copies_block = false;
   std::function<void()> before_copy = [] {};  // on the stream
   std::function<void()> after_event = [] {};  // on the thread that waited for one
   // The memory behind an address that a driver has reserved, where it is mapped or not; null for
@@ -139,8 +145,21 @@ class FakeCuda final : public cuda::CudaApi {
     properties->pciBusID = 0x1b;
     return enter("get_device_properties");
   }
+  cuda::Result get_device(int* device) override {
+    *device = current;
+    return enter("get_device");
+  }
   cuda::Result set_device(int device) override {
-    return device < device_count ? enter("set_device") : cudaErrorInvalidDevice;
+    if (device >= device_count) return cudaErrorInvalidDevice;
+    const cudaError_t error = enter("set_device");
+    if (error != cudaSuccess) return error;
+    current = device;
+    use_context();
+    return cudaSuccess;
+  }
+  bool has_context(int device) override {
+    MutexLock lock(mutex_);
+    return contexts_.count(device) == 1;
   }
   cuda::Result set_device_flags(unsigned flags) override {
     const cudaError_t error = enter("set_device_flags");
@@ -150,11 +169,11 @@ class FakeCuda final : public cuda::CudaApi {
   cuda::Result mem_get_info(std::size_t* free_bytes, std::size_t* total_bytes) override {
     *free_bytes = kMemoryBytes - used_bytes();
     *total_bytes = kMemoryBytes;
-    return enter("mem_get_info");
+    return enter_context("mem_get_info");
   }
   // One block after the other: what is freed is not given out again, so that a late use shows.
   cuda::Result malloc(void** block, std::size_t size_bytes) override {
-    if (const cudaError_t error = enter("malloc"); error != cudaSuccess) return error;
+    if (const cudaError_t error = enter_context("malloc"); error != cudaSuccess) return error;
     MutexLock lock(mutex_);
     if (size_bytes > kMemoryBytes - next_) return cudaErrorMemoryAllocation;
     *block = device_ + next_;
@@ -163,51 +182,64 @@ class FakeCuda final : public cuda::CudaApi {
     return cudaSuccess;
   }
   cuda::Result free(void* block) override {
+    use_context();
     MutexLock lock(mutex_);
     return blocks_.erase(block) == 1 ? cudaSuccess : cudaErrorInvalidValue;
   }
-  cuda::Result host_register(void* block, std::size_t /*size_bytes*/, unsigned /*flags*/) override {
-    if (const cudaError_t error = enter("host_register"); error != cudaSuccess) return error;
+  cuda::Result host_register(void* block, std::size_t size_bytes, unsigned /*flags*/) override {
+    if (const cudaError_t error = enter_context("host_register"); error != cudaSuccess)
+      return error;
     MutexLock lock(mutex_);
-    return registered_.insert(block).second ? cudaSuccess : cudaErrorHostMemoryAlreadyRegistered;
+    return registered_.emplace(static_cast<std::byte*>(block), size_bytes).second
+               ? cudaSuccess
+               : cudaErrorHostMemoryAlreadyRegistered;
   }
   cuda::Result host_unregister(void* block) override {
+    use_context();
     MutexLock lock(mutex_);
-    return registered_.erase(block) == 1 ? cudaSuccess : cudaErrorHostMemoryNotRegistered;
+    return registered_.erase(static_cast<std::byte*>(block)) == 1
+               ? cudaSuccess
+               : cudaErrorHostMemoryNotRegistered;
   }
 
   cuda::Result stream_create(cudaStream_t* stream, unsigned /*flags*/) override {
-    if (const cudaError_t error = enter("stream_create"); error != cudaSuccess) return error;
+    if (const cudaError_t error = enter_context("stream_create"); error != cudaSuccess)
+      return error;
     *stream = reinterpret_cast<cudaStream_t>(new Worker("fake-stream"));
+    note_device_of(*stream);
     return cudaSuccess;
   }
   cuda::Result stream_destroy(cudaStream_t stream) override {
     delete worker(stream);
-    return enter("stream_destroy");
+    return enter_context("stream_destroy");
   }
   cuda::Result stream_synchronize(cudaStream_t stream) override {
     worker(stream)->begin([] {}).wait();
     return enter("stream_synchronize");
   }
   cuda::Result stream_wait_event(cudaStream_t stream, cudaEvent_t event) override {
-    if (const cudaError_t error = enter("stream_wait_event"); error != cudaSuccess) return error;
+    if (const cudaError_t error = enter_context("stream_wait_event"); error != cudaSuccess)
+      return error;
     detach(stream, [state = *recorded(event)] { state->wait(); });
     return cudaSuccess;
   }
 
   cuda::Result event_create(cudaEvent_t* event, unsigned /*flags*/) override {
-    if (const cudaError_t error = enter("event_create"); error != cudaSuccess) return error;
+    if (const cudaError_t error = enter_context("event_create"); error != cudaSuccess) return error;
     auto first = std::make_shared<Recorded>();
     first->set();
     *event = reinterpret_cast<cudaEvent_t>(new std::shared_ptr<Recorded>(std::move(first)));
+    note_device_of(*event);
     return cudaSuccess;
   }
   cuda::Result event_destroy(cudaEvent_t event) override {
+    use_context();
     delete recorded(event);
     return cudaSuccess;
   }
   cuda::Result event_record(cudaEvent_t event, cudaStream_t stream) override {
-    if (const cudaError_t error = enter("event_record"); error != cudaSuccess) return error;
+    if (const cudaError_t error = enter_context("event_record"); error != cudaSuccess) return error;
+    if (device_of(event) != device_of(stream)) return cudaErrorInvalidResourceHandle;
     auto state = std::make_shared<Recorded>();
     *recorded(event) = state;
     detach(stream, [state] { state->set(); });
@@ -228,12 +260,12 @@ class FakeCuda final : public cuda::CudaApi {
                                   cudaEvent_t end) override {
     const auto elapsed = (*recorded(end))->time() - (*recorded(begin))->time();
     *milliseconds = std::chrono::duration<float, std::milli>(elapsed).count();
-    return enter("event_elapsed_time");
+    return enter_context("event_elapsed_time");
   }
 
   cuda::Result memcpy_async(void* to, const void* from, std::size_t size_bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) override {
-    if (const cudaError_t error = enter("memcpy_async"); error != cudaSuccess) return error;
+    if (const cudaError_t error = enter_context("memcpy_async"); error != cudaSuccess) return error;
     const bool to_device = kind != cudaMemcpyDeviceToHost;
     const bool from_device = kind != cudaMemcpyHostToDevice;
     if (is_device(to) != to_device || is_device(from) != from_device)
@@ -243,6 +275,9 @@ class FakeCuda final : public cuda::CudaApi {
       if (breaking_.exchange(false)) broken_ = true;
       if (!broken_) std::memcpy(as_device(to), as_device(from), size_bytes);
     });
+    const void* const host = from_device ? to : from;
+    if (pageable_copies_block && to_device != from_device && !is_registered(host))
+      worker(stream)->begin([] {}).wait();
     return cudaSuccess;
   }
 
@@ -287,6 +322,21 @@ class FakeCuda final : public cuda::CudaApi {
   static std::shared_ptr<Recorded>* recorded(cudaEvent_t event) {
     return reinterpret_cast<std::shared_ptr<Recorded>*>(event);
   }
+  // Most calls make a context on the thread's device where it has none.
+  void use_context() {
+    MutexLock lock(mutex_);
+    contexts_.insert(current);
+  }
+  // A stream or an event belongs to the device that its thread used when it was made.
+  void note_device_of(void* made) {
+    MutexLock lock(mutex_);
+    devices_[made] = current;
+  }
+  // Null is the default stream of the thread's device.
+  int device_of(void* made) {
+    MutexLock lock(mutex_);
+    return made == nullptr ? current : devices_.at(made);
+  }
   std::byte* map(int protection) const {
     void* at = ::mmap(nullptr, kMemoryBytes, protection, MAP_SHARED, file_, 0);
     if (at == MAP_FAILED) throw std::runtime_error("mmap");
@@ -294,6 +344,14 @@ class FakeCuda final : public cuda::CudaApi {
   }
   bool is_device(const void* address) const {
     return is_block(address) || reserved(address) != nullptr;
+  }
+  bool is_registered(const void* address) {
+    MutexLock lock(mutex_);
+    const auto* const at = static_cast<const std::byte*>(address);
+    const auto after = registered_.upper_bound(at);
+    if (after == registered_.begin()) return false;
+    const auto& [block, size_bytes] = *std::prev(after);
+    return at < block + size_bytes;
   }
   bool is_block(const void* address) const {
     return address >= device_ && address < device_ + kMemoryBytes;
@@ -304,6 +362,10 @@ class FakeCuda final : public cuda::CudaApi {
     MutexLock lock(mutex_);
     detached_.push_back(std::move(ticket));
     std::erase_if(detached_, [](const Ticket& each) { return each.done(); });
+  }
+  cudaError_t enter_context(const std::string& function) {
+    use_context();
+    return enter(function);
   }
   cudaError_t enter(const std::string& function) {
     MutexLock lock(mutex_);
@@ -316,6 +378,7 @@ class FakeCuda final : public cuda::CudaApi {
   }
 
   inline static thread_local cudaError_t thread_error = cudaSuccess;
+  inline static thread_local int current = 0;  // a new thread's device is the first one
   const int file_;
   std::byte* device_ = nullptr;  // what callers see: not readable
   std::byte* shown_ = nullptr;   // the same memory
@@ -326,7 +389,9 @@ class FakeCuda final : public cuda::CudaApi {
   std::map<std::string, Fault> faults_ SLUICE_GUARDED_BY(mutex_);
   std::size_t next_ SLUICE_GUARDED_BY(mutex_) = 0;
   std::map<void*, std::size_t> blocks_ SLUICE_GUARDED_BY(mutex_);
-  std::set<void*> registered_ SLUICE_GUARDED_BY(mutex_);
+  std::map<const std::byte*, std::size_t> registered_ SLUICE_GUARDED_BY(mutex_);
+  std::set<int> contexts_ SLUICE_GUARDED_BY(mutex_);        // devices that have one
+  std::map<void*, int> devices_ SLUICE_GUARDED_BY(mutex_);  // of streams and events
   std::vector<Ticket> detached_ SLUICE_GUARDED_BY(mutex_);
   Worker default_stream_{"fake-default"};  // last: it ends before what its work uses
 };

@@ -187,7 +187,7 @@ class StandInStream final : public GpuCompute {
 };
 
 // Copies would not wait for what that stream computes.
-TEST(OwnLoopStream, ParametersAndGradientsAreReadOnTheStreamThatComputes) {
+TEST(OwnLoopStream, ReadsAndEndsAStepOnTheStreamThatComputes) {
   at::set_num_threads(1);
   LoopSetup setup;
   setup.accumulation = 1;
@@ -204,10 +204,12 @@ TEST(OwnLoopStream, ParametersAndGradientsAreReadOnTheStreamThatComputes) {
   EXPECT_THAT([&] { run.loop.gradient(name); }, refused);
   EXPECT_THAT([&] { run.loop.set_gradient(name, gradient); }, refused);
   EXPECT_THAT([&] { run.loop.parameter(name); }, refused);
+  EXPECT_THAT([&] { run.loop.add_loss(torch::ones({})); }, refused);
+  EXPECT_THAT([&] { run.loop.end_step({}); }, refused);
   EXPECT_EQ(run.loop.state(name, std::nullopt).sizes(), gradient.sizes()) << "not LibTorch's";
   *current = true;
   EXPECT_TRUE(torch::equal(run.loop.gradient(name), gradient));
-  run.loop.end_step({});
+  EXPECT_EQ(run.loop.end_step({}).step, 1U) << "the step that was refused goes on";
   run.loop.finish();
 }
 

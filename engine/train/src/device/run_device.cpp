@@ -12,7 +12,7 @@ namespace sluice::train {
 namespace {
 
 RunDevice make_gpu(const plan::GpuFacts& gpu, std::uint64_t memory_bytes, TensorMemory tensors,
-                   Trace* trace) {
+                   offload::HostMemory host_memory, Trace* trace) {
   // Where LibTorch keeps its own memory, the program around decides how its threads wait.
   if (tensors == TensorMemory::budget) offload::let_cuda_waits_sleep(gpu.index);
   RunDevice made;
@@ -21,6 +21,7 @@ RunDevice make_gpu(const plan::GpuFacts& gpu, std::uint64_t memory_bytes, Tensor
                                            .memory_bytes = memory_bytes,
                                            .page_bytes = gpu.page_bytes,
                                            .compute_stream = made.gpu->stream(),
+                                           .host_memory = host_memory,
                                            .trace = trace});
   made.where = torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(gpu.index));
   if (tensors == TensorMemory::libtorch) return made;
@@ -32,6 +33,14 @@ RunDevice make_gpu(const plan::GpuFacts& gpu, std::uint64_t memory_bytes, Tensor
                   device->memory().free_raw(block, size_bytes);
                 }}));
   return made;
+}
+
+std::uint64_t memory_of(const plan::GpuFacts& gpu, std::optional<std::uint64_t> memory_bytes) {
+  return memory_bytes.value_or(gpu.free_bytes / 10 * 9);
+}
+
+offload::HostMemory host_memory_of(const plan::Plan& plan) {
+  return plan.planned.pinned_staging ? offload::HostMemory::pinned : offload::HostMemory::pageable;
 }
 
 }  // namespace
@@ -49,8 +58,8 @@ void set_arithmetic(const config::SluiceConfig& sluice) {
 RunDevice make_run_device(const std::optional<plan::GpuFacts>& gpu,
                           std::optional<std::uint64_t> memory_bytes, Trace* trace) {
   if (gpu) {
-    return make_gpu(*gpu, memory_bytes.value_or(gpu->free_bytes / 10 * 9), TensorMemory::budget,
-                    trace);
+    return make_gpu(*gpu, memory_of(*gpu, memory_bytes), TensorMemory::budget,
+                    offload::HostMemory::pinned, trace);
   }
   RunDevice made;
   made.device =
@@ -63,16 +72,20 @@ RunDevice make_run_device(const std::optional<plan::GpuFacts>& gpu,
 }
 
 RunDevice make_run_device(const plan::Plan& plan, Trace* trace) {
-  if (plan.device.gpu) set_arithmetic(plan.config.sluice);
-  const bool known = plan.device.gpu && !(plan.own_loop() && !plan.own.activation_bytes);
-  return make_run_device(plan.device.gpu,
-                         known ? plan.planned.tiers.device : plan.budget.device_bytes, trace);
+  if (!plan.device.gpu) return make_run_device(std::nullopt, plan.budget.device_bytes, trace);
+  set_arithmetic(plan.config.sluice);
+  const bool known = !(plan.own_loop() && !plan.own.activation_bytes);
+  return make_gpu(
+      *plan.device.gpu,
+      known ? plan.planned.tiers.device : memory_of(*plan.device.gpu, plan.budget.device_bytes),
+      TensorMemory::budget, host_memory_of(plan), trace);
 }
 
 RunDevice make_device_beside_libtorch(const plan::Plan& plan) {
   if (plan.device.gpu) {
     set_arithmetic(plan.config.sluice);
-    return make_gpu(*plan.device.gpu, plan.planned.tiers.device, TensorMemory::libtorch, nullptr);
+    return make_gpu(*plan.device.gpu, plan.planned.tiers.device, TensorMemory::libtorch,
+                    host_memory_of(plan), nullptr);
   }
   RunDevice made;
   made.device = offload::make_host_device({.memory_bytes = offload::kUnlimited,

@@ -153,6 +153,8 @@ void LoopCore::send_sums() {
 }
 
 void LoopCore::add_loss(const Tensor& loss) {
+  check_whole();
+  check_stream();
   const Tensor value = loss.detach().to(torch::kFloat64).reshape({});
   loss_sum_ = loss_sum_.defined() ? loss_sum_ + value : value;
 }
@@ -212,6 +214,7 @@ UpdateSettings LoopCore::update_with(const std::vector<GroupValues>& groups) con
 }
 
 StepResult LoopCore::end_step(const std::vector<GroupValues>& groups) {
+  check_stream();
   SLUICE_CHECK(!units_.any_bound(), "a step ends inside a unit's forward or backward");
   units_.check_no_gradients();
   units_.check_trained();

@@ -49,6 +49,13 @@ struct CudaPages {
 // Tries it with two pages. Throws CudaError when the GPU does not answer.
 CudaPages find_cuda_pages(int index);
 
+// Memory that the copies of a device are to and from. The runtime blocks the thread that issues a
+// copy of pageable memory until the compute work before the copy has ended.
+enum class HostMemory {
+  pinned,    // of make_pinned_source(): the caller issues its copies
+  pageable,  // the device's threads issue all copies, so that no caller is blocked
+};
+
 struct CudaDeviceOptions {
   int index = 0;
   // Taken from the GPU at construction; the device never takes more.
@@ -58,6 +65,7 @@ struct CudaDeviceOptions {
   std::uint64_t page_bytes = 0;
   // A cudaStream_t: ComputePoints mark the work on this stream. Outlives the device.
   void* compute_stream = nullptr;
+  HostMemory host_memory = HostMemory::pinned;
   Trace* trace = nullptr;  // rows "h2d" and "d2h"
 };
 

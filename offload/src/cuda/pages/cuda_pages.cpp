@@ -34,9 +34,10 @@ CUdeviceptr address_of(const std::byte* begin) {
   return reinterpret_cast<CUdeviceptr>(begin);
 }
 
-std::uint64_t page_bytes_of(DriverApi& driver, int index) {
+std::uint64_t page_bytes_of(const PageDevice& device) {
+  const DeviceGuard guard(*device.api, device.index);
   std::size_t page_bytes = 0;
-  SLUICE_CUDA_DRIVER(driver, mem_get_granularity(&page_bytes, index), kMapping);
+  SLUICE_CUDA_DRIVER(*device.driver, mem_get_granularity(&page_bytes, device.index), kMapping);
   return page_bytes;
 }
 
@@ -44,13 +45,13 @@ class DriverPages final : public PageMemory {
  public:
   explicit DriverPages(PageDevice device)
       : device_(std::move(device)),
-        page_bytes_((use(), page_bytes_of(*device_.driver, device_.index))),
+        page_bytes_(page_bytes_of(device_)),
         row_(device_.trace, "pages") {}
 
   std::uint64_t page_bytes() const override { return page_bytes_; }
 
   Page create() override {
-    use();
+    const DeviceGuard guard = use();
     CUmemGenericAllocationHandle page = 0;
     const CUresult error = device_.driver->mem_create(&page, page_bytes_, device_.index);
     if (error == CUDA_SUCCESS) return page;
@@ -68,7 +69,7 @@ class DriverPages final : public PageMemory {
       log_driver_failed(*device_.driver, error, "mem_release");
   }
   std::byte* reserve(std::uint64_t size_bytes) override {
-    use();
+    const DeviceGuard guard = use();
     CUdeviceptr begin = 0;
     SLUICE_CUDA_DRIVER(*device_.driver, mem_address_reserve(&begin, size_bytes), kMapping);
     // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver names addresses by numbers
@@ -80,7 +81,7 @@ class DriverPages final : public PageMemory {
   }
   void map(std::byte* begin, std::span<const Page> pages) override {
     const TraceSpan mapping(row_, "map", {}, {"bytes", bytes_of(pages.size() * page_bytes_)});
-    use();
+    const DeviceGuard guard = use();
     std::uint64_t mapped_bytes = 0;
     try {
       for (const Page page : pages) {
@@ -101,8 +102,8 @@ class DriverPages final : public PageMemory {
     if (error != CUDA_SUCCESS) log_driver_failed(*device_.driver, error, "mem_unmap");
   }
   std::unique_ptr<WorkMark> mark_work() override {
-    use();
-    Event event(*device_.api, cudaEventDisableTiming | cudaEventBlockingSync);
+    const DeviceGuard guard = use();
+    Event event(*device_.api, device_.index, cudaEventDisableTiming | cudaEventBlockingSync);
     SLUICE_CUDA(*device_.api, event_record(event.get(), device_.compute_stream),
                 "marking the GPU's work");
     return std::make_unique<EventMark>(*device_.api, row_, std::move(event));
@@ -110,7 +111,7 @@ class DriverPages final : public PageMemory {
 
  private:
   // The driver's calls need the context of the thread's device.
-  void use() const { SLUICE_CUDA(*device_.api, set_device(device_.index), kMapping); }
+  DeviceGuard use() const { return {*device_.api, device_.index}; }
 
   static std::int64_t bytes_of(std::uint64_t size_bytes) {
     return static_cast<std::int64_t>(size_bytes);
@@ -129,14 +130,15 @@ std::vector<std::byte> pattern(std::size_t size_bytes) {
   return bytes;
 }
 
-void copy(CudaApi& api, void* to, const void* from, std::size_t size_bytes, cudaMemcpyKind kind) {
-  Stream stream(api);
-  SLUICE_CUDA(api, memcpy_async(to, from, size_bytes, kind, stream.get()), kMapping);
-  SLUICE_CUDA(api, stream_synchronize(stream.get()), kMapping);
+void copy(const PageDevice& device, void* to, const void* from, std::size_t size_bytes,
+          cudaMemcpyKind kind) {
+  const Stream stream(*device.api, device.index);
+  SLUICE_CUDA(*device.api, memcpy_async(to, from, size_bytes, kind, stream.get()), kMapping);
+  SLUICE_CUDA(*device.api, stream_synchronize(stream.get()), kMapping);
 }
 
 // Contents of two pages that were written and are then mapped in the other order.
-std::vector<std::byte> read_swapped(PageMemory& memory, CudaApi& api,
+std::vector<std::byte> read_swapped(PageMemory& memory, const PageDevice& device,
                                     const std::vector<std::byte>& written) {
   const std::uint64_t both = written.size();
   std::vector<std::byte> read(both);
@@ -156,13 +158,13 @@ std::vector<std::byte> read_swapped(PageMemory& memory, CudaApi& api,
   own.begin = memory.reserve(both);
   memory.map(own.begin, own.pages);
   own.mapped = true;
-  copy(api, own.begin, written.data(), both, cudaMemcpyHostToDevice);
+  copy(device, own.begin, written.data(), both, cudaMemcpyHostToDevice);
   memory.unmap(own.begin, both);
   own.mapped = false;
   std::swap(own.pages[0], own.pages[1]);
   memory.map(own.begin, own.pages);
   own.mapped = true;
-  copy(api, read.data(), own.begin, both, cudaMemcpyDeviceToHost);
+  copy(device, read.data(), own.begin, both, cudaMemcpyDeviceToHost);
   return read;
 }
 
@@ -174,7 +176,7 @@ CudaPages find_pages(const PageDevice& device) {
     const std::uint64_t page_bytes = memory->page_bytes();
     if (page_bytes == 0) return {0, "the driver names no size of a page"};
     const std::vector<std::byte> written = pattern(2 * page_bytes);
-    const std::vector<std::byte> read = read_swapped(*memory, *device.api, written);
+    const std::vector<std::byte> read = read_swapped(*memory, device, written);
     const bool same = std::memcmp(read.data(), written.data() + page_bytes, page_bytes) == 0 &&
                       std::memcmp(read.data() + page_bytes, written.data(), page_bytes) == 0;
     if (!same) return {0, "mapped pages return other bytes than were written"};
