@@ -119,6 +119,7 @@ class Hooks:
         loop.recover_by(weakref.WeakMethod(self.recover_between_passes))
 
     def remove(self) -> None:
+        """Takes the hooks off the model. A second call does nothing."""
         self.model.__dict__.pop("zero_grad", None)
         for module in self._watched:
             unwatch(module)
@@ -243,6 +244,7 @@ class Hooks:
         self._by_layers = True
 
     def end_layers(self) -> None:
+        """Ends the micro-batch that ran layer by layer."""
         self._by_layers = False
         self.loop.end_micro_batch()
 
