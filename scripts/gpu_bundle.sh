@@ -52,7 +52,7 @@ elif scripts/test_python.sh --wheel >&2; then
   cp .cache/python/wheel/*.whl "$folder/python/"
 fi
 
-# What ldd finds, but for what comes with LibTorch's wheel and what every system with a C++ compiler's libraries has.
+# Libraries that ldd finds, without those of LibTorch's wheel and those that every system with a C++ compiler has.
 torch="$(sed -n 's/^LibTorch_ROOT_DIR:[A-Z]*=//p' build/CMakeCache.txt)"
 [[ -n "$torch" ]] || torch="$(ldd build/lib/libsluice_train.so | sed -n 's|.* => \(.*\)/lib/libtorch_cpu\.so .*|\1|p')"
 [[ -n "$torch" ]] || fail "libsluice_train.so does not say where LibTorch is"

@@ -14,8 +14,8 @@ A mutant is one of these changes in engine/train/src, offload/src and zero/src:
     event    a device does not wait for the event of a compute point
 
 All mutants are written into the source files as conditions on the variable SLUICE_MUTANT of the environment, built once,
-tested one by one, and taken back; a run that was cut off is taken back by the next call. What does not compile so is
-removed from the sources and judged by a build of its own. Results are appended to a file (.cache/mutants/results.tsv),
+tested one by one, and taken back; a run that was cut off is taken back by the next call. A mutant that does not compile so
+is removed from the sources and judged by a build of its own. Results are appended to a file (.cache/mutants/results.tsv),
 and mutants that have one are left out.
 tests/mutants/survivors.md has the mutants that are known to survive, with the reasons.
 """

@@ -43,7 +43,7 @@ def tools() -> Path:
 
 
 def commands(include: Path, objects: Path, suffix: str) -> tuple[list[str], list[str]]:
-    """What the build compiles and links for the extensions, with other headers and results."""
+    """Commands of the build for the extensions, with other headers and results."""
     compiles, links = [], []
     of = "|".join(EXTENSIONS)
     for line in run("ninja", "-C", BUILD, "-t", "commands", *EXTENSIONS).splitlines():

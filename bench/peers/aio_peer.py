@@ -237,6 +237,26 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
+def report(arguments: argparse.Namespace, sluice: Sluice, comparisons: list[Comparison]) -> None:
+    """Writes the comparisons, and with what they were made, to --out."""
+    content = {
+        "machine": machine(arguments.directory),
+        "versions": {"sluice": sluice.version(), **versions()},
+        "command": shlex.join(sys.argv),
+        "sluice_commands": {
+            str(of.case): shlex.join(
+                sluice.command(of.case.op, arguments.seconds_per_slice, of.queue)
+            )
+            for of in comparisons
+        },
+        "size_bytes": arguments.size,
+        "seconds_per_slice": arguments.seconds_per_slice,
+        "rounds": arguments.rounds,
+        "comparisons": [comparison.to_json() for comparison in comparisons],
+    }
+    arguments.out.write_text(json.dumps(content, indent=2) + "\n")
+
+
 def main() -> None:
     arguments = parse_arguments()
     deepspeed.utils.logger.setLevel("ERROR")  # its notes would tear the progress line
@@ -288,22 +308,7 @@ def main() -> None:
     for comparison in comparisons:
         print(f"{comparison.case}: sluice {comparison.queue}; deepspeed {comparison.settings}")
     if arguments.out:
-        report = {
-            "machine": machine(arguments.directory),
-            "versions": {"sluice": sluice.version(), **versions()},
-            "command": shlex.join(sys.argv),
-            "sluice_commands": {
-                str(of.case): shlex.join(
-                    sluice.command(of.case.op, arguments.seconds_per_slice, of.queue)
-                )
-                for of in comparisons
-            },
-            "size_bytes": arguments.size,
-            "seconds_per_slice": arguments.seconds_per_slice,
-            "rounds": arguments.rounds,
-            "comparisons": [comparison.to_json() for comparison in comparisons],
-        }
-        arguments.out.write_text(json.dumps(report, indent=2) + "\n")
+        report(arguments, sluice, comparisons)
 
 
 if __name__ == "__main__":

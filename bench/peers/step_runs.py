@@ -1,7 +1,7 @@
 """A training run as a process that is watched from outside: its steps, memory and drive traffic.
 
-Every side writes a line into `steps.jsonl` when a step has ended. What the kernel says of the
-process is read then, in the same manner for all of them.
+Every side writes a line into `steps.jsonl` when a step has ended. The kernel's numbers of the
+process are read then, in the same manner for all of them.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class TwoHosts:
         return line + words
 
     def bytes_per_second(self, mib: int = 128) -> float:
-        """Of each direction, while both are at work: the slower end."""
+        """Bytes per second of the slower direction, while both are at work."""
         return min(float(end.communicate()[0]) for end in self.stream(mib)) * 1e6
 
     def stream(self, mib: int) -> list[subprocess.Popen]:

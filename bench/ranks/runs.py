@@ -49,7 +49,7 @@ class Case:
 
     @property
     def tokens(self) -> int:
-        """Of one rank in a step."""
+        """Tokens of one rank in a step."""
         return self.micro_batch * self.accumulation * self.positions
 
     def __str__(self) -> str:
@@ -88,7 +88,7 @@ class Bench:
         (folder / "data.txt").write_bytes(random.Random(1).randbytes(1 << 20))
 
     def arguments(self, case: Case, name: str) -> list[str]:
-        """Words of `sluice train`, after writing its files. What an earlier run of the name left is removed."""
+        """Arguments of `sluice train`, after writing its files. Removes an earlier run of this name."""
         place: dict = {"device": case.states}
         swap = self.folder / f"{name}.nvme"
         shutil.rmtree(swap, ignore_errors=True)

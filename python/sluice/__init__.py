@@ -94,7 +94,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """What needs PyTorch is imported at its first use."""
+    """Imports a name that needs PyTorch at its first use."""
     if name in _MODULES:
         return importlib.import_module(_MODULES[name], __name__)
     if name in _LATER:

@@ -46,8 +46,8 @@ def initialize(
     :class:`sluice.config.Config`, or a file's text in url-safe base64. ``optimizer``: one that has not stepped, of
     torch.optim's AdamW, Adam, Adagrad and SGD, DeepSpeed's CPU and fused classes, ``sluice.ops`` or Lion; or a function
     that makes one; without, the configuration's. Without either the engine only computes: parameters have no gradients, and
-    no states are planned. It gives way to a later engine with an optimizer. Of a model that has an engine, it computes over
-    that one, with its device and data type, and with micro-batches of its own. ``model_parameters``: what an optimizer of
+    no states are planned. It gives way to a later engine with an optimizer. A model that has an engine: the new one computes
+    over it, with its device and data type, and with micro-batches of its own. ``model_parameters``: what an optimizer of
     the configuration, or the function's, steps, as parameters or groups; else they are not looked at. ``lr_scheduler``: an
     object with step(), or a function that makes one from the optimizer, in place of the configuration's.
     ``training_data``: a dataset; the loader yields micro-batches.

@@ -16,4 +16,5 @@ def size_text(count: int) -> str:
 
 
 def html_row(cells: list[str], tag: str = "td") -> str:
+    """A row of an HTML table; the cells' text is escaped."""
     return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"

@@ -111,6 +111,10 @@ class SluiceEngine(EngineCheckpoints):
             self._offloaded.frozen, self._offloaded.user = frozen_parts, weakref.ref(self)
         self.client_optimizer, self.client_lr_scheduler = client, lr_scheduler
         follow(client, self.optimizer)
+        self._reset_counters()
+
+    def _reset_counters(self) -> None:
+        """Counters and timers of an engine that has taken no step here."""
         self.global_steps, self._steps_before = int(self.loop.step), 0
         self.micro_steps, self.skipped_steps = 0, 0
         self.global_samples = self.global_steps * self.train_batch_size()

@@ -71,8 +71,8 @@ def _other_writes(parameter: torch.Tensor, owner: Owner) -> int:
 
 
 class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]):
-    """Inside the context the parameters have their whole values, in the data type that computes. What is taken of them there
-    (``.data``, ``.cpu()``, ``state_dict()``) keeps its values after it.
+    """Inside the context the parameters have their whole values, in the data type that computes. Values taken
+    inside the context (``.data``, ``.cpu()``, ``state_dict()``) stay valid after it.
 
     ``params``: a parameter, several, or a module. ``modifier_rank``: None for reading. 0: changes made inside the context are
     kept, in the master weights too, when the outermost context of the model has ended; with several ranks those of that rank.
@@ -218,7 +218,7 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         return ranks.of_any(found)
 
     def _changed(self) -> Iterator[tuple[Owner, torch.Tensor, torch.Tensor]]:
-        """What all ranks agree was written to: its values before and now."""
+        """Parameters that all ranks agree were written to, with their values before and now."""
         for parameter, owner in self._gathered:
             before = self._before.get(id(parameter))
             if before is None or self._modifier is None:

@@ -50,10 +50,6 @@ void released(void* memory) {
 
 }  // namespace
 
-bool counts_allocations() {
-  return SLUICE_COUNTS_ALLOCATIONS != 0;
-}
-
 void begin_counting_allocations() {
   largest_bytes = 0;
   held_bytes = 0;

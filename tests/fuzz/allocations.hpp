@@ -12,9 +12,8 @@ struct Allocations {
   std::size_t peak_bytes = 0;     // held at once, beyond what was held at the start
 };
 
-// False under a sanitizer, which has a malloc of its own: the counts are 0 then.
-bool counts_allocations();
 void begin_counting_allocations();
+// 0 under a sanitizer, which has a malloc of its own.
 Allocations end_counting_allocations();
 
 }  // namespace sluice::fuzz

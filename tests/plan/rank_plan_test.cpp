@@ -116,43 +116,46 @@ TEST(RankTraffic, FollowsTheTypesOfGradientsAndTheInputs) {
   shape.gradient_bytes = 4;
   shape.wire_bytes = 2;
   shape.inputs = Tier::host;
-  const RankTraffic traffic = rank_traffic(shape, 4);
-  EXPECT_EQ(traffic.reduce_bytes, 1500);
-  EXPECT_EQ(traffic.copy_bytes, 250 * (2 + 2 + 4));
+  const RankTraffic traffic = rank_traffic(shape);
+  EXPECT_EQ(traffic.reduced_bytes, 2000);
+  EXPECT_EQ(traffic.copy_bytes, 1000 * (2 + 2 + 4));
   EXPECT_EQ(traffic.input_bytes, 2 * 256);  // not divided: home in forward, back in backward
 }
 
 TEST(RankTraffic, OnTheNetworkIsTwoOrThreeTimesTheParameters) {
   // 2 P (N-1)/N elements of 2 bytes in stages 0 to 2, 3 P (N-1)/N in stage 3.
   for (const int stage : {0, 1, 2, 3}) {
-    const RankTraffic traffic = rank_traffic(small_shape(stage, Tier::device, Tier::device), 4);
-    EXPECT_EQ(traffic.reduce_bytes, 1500) << stage;
-    EXPECT_EQ(traffic.gather_bytes, stage == 3 ? 3000 : 1500) << stage;
-    EXPECT_EQ(traffic.updated, 250) << stage;
+    const StepWork work = step_work(small_shape(stage, Tier::device, Tier::device), {});
+    const RankPrediction four = predict_ranks(work, {4, 1, 1});  // a byte in a second
+    EXPECT_EQ(four.reduce_seconds, 1500) << stage;
+    EXPECT_EQ(four.gather_seconds, stage == 3 ? 3000 : 1500) << stage;
+    const RankPrediction alone = predict_ranks(work, {1, 1, 1});
+    EXPECT_EQ(alone.gather_seconds + alone.reduce_seconds, 0) << stage;
   }
-  const RankTraffic alone = rank_traffic(small_shape(3, Tier::device, Tier::device), 1);
-  EXPECT_EQ(alone.gather_bytes + alone.reduce_bytes, 0);
 }
 
-TEST(RankTraffic, OfLocalLinksIsThatOfAShard) {
-  // Weights twice to the device and gradients once home: (2 + 1) * 250 * 2 bytes. States: 10 bytes
+TEST(RankTraffic, OnLocalLinksFollowsTheTiers) {
+  // Weights twice to the device and gradients once home: (2 + 1) * 1000 * 2 bytes. States: 10 bytes
   // are read, since the update finds the weight at its home, and 12 are written.
-  const RankTraffic traffic = rank_traffic(small_shape(3, Tier::host, Tier::nvme), 4);
-  EXPECT_EQ(traffic.copy_bytes, 1500);
-  EXPECT_EQ(traffic.read_bytes, 2500);
-  EXPECT_EQ(traffic.written_bytes, 3000);
-  // Weights in files: 12 bytes read, weights twice (1000), and 500 more written.
-  const RankTraffic away = rank_traffic(small_shape(3, Tier::nvme, Tier::nvme), 4);
-  EXPECT_EQ(away.read_bytes, 3000 + 1000);
-  EXPECT_EQ(away.written_bytes, 3000 + 500);
-  // Whole weights on the device: gradients of the shard go home, updated weights come back.
-  EXPECT_EQ(rank_traffic(small_shape(2, Tier::device, Tier::host), 4).copy_bytes, 2 * 500);
+  const RankTraffic traffic = rank_traffic(small_shape(3, Tier::host, Tier::nvme));
+  EXPECT_EQ(traffic.copy_bytes, 6000);
+  EXPECT_EQ(traffic.read_bytes, 10000);
+  EXPECT_EQ(traffic.written_bytes, 12000);
+  // Weights in files: 12 bytes read, weights twice (4000), and 2000 more written.
+  const RankTraffic away = rank_traffic(small_shape(3, Tier::nvme, Tier::nvme));
+  EXPECT_EQ(away.read_bytes, 12000 + 4000);
+  EXPECT_EQ(away.written_bytes, 12000 + 2000);
+  // Whole weights on the device: gradients go home, updated weights come back.
+  EXPECT_EQ(rank_traffic(small_shape(2, Tier::device, Tier::host)).copy_bytes, 2 * 2000);
 }
 
-TEST(RankTraffic, UpdatesHalfOfQwen2InEachOfTwoRanks) {
+TEST(StepWork, UpdatesHalfOfQwen2InEachOfTwoRanks) {
   RankShape shape = small_shape(1, Tier::device, Tier::device);
   shape.parameters = 1'543'714'304;  // Qwen2-1.5B
-  EXPECT_EQ(rank_traffic(shape, 2).updated, 771'857'152);
+  EXPECT_EQ(rank_traffic(shape).updated, 1'543'714'304);
+  RankRates rates;
+  rates.update_elements_per_second = 1;
+  EXPECT_EQ(predict_ranks(step_work(shape, rates), {2, 1, 1}).update_seconds, 771'857'152);
 }
 
 TEST(RankFlops, CountParametersAndAttention) {
@@ -292,7 +295,7 @@ TEST(RankTraffic, OfOneRankIsThatOfItsPlan) {
   config::ModelConfig model = model_config(8, 256);
   model.tie_word_embeddings = false;
   const Plan plan = make_plan(config, model, Placement::configured, roomy_machine());
-  const RankTraffic one = rank_traffic(rank_shape(config, model), 1);
+  const RankTraffic one = rank_traffic(rank_shape(config, model));
   const auto near = [](double formula, std::uint64_t planned) {
     EXPECT_NEAR(formula / static_cast<double>(planned), 1, 0.01) << formula << ' ' << planned;
   };

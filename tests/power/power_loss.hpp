@@ -2,13 +2,12 @@
 // Possible contents of a file system after loss of power, from a record of the changes to a folder
 // (recorder.cpp). Synced bytes and names are there; of all others, any part may be.
 //
-//   data    fsync and fdatasync of a file make its bytes and its length durable. Of later writes
-//   any
-//           512-byte sectors may have arrived, whatever their order, and the length may be that
+//   data    fsync and fdatasync of a file make its bytes and its length durable. Any 512-byte
+//           sectors of later writes may have arrived, in any order, and the length may be that
 //           after any of them.
 //   names   fsync of a folder makes its names durable; a rename happens as a whole or not at all.
-//           Of later changes of names, Names says which may have happened. The sync of a file does
-//           not make its name durable, and that of a folder not its own name in its parent.
+//           Names says which later changes of names may have happened. The sync of a file does not
+//           make its name durable, and that of a folder not its own name in its parent.
 //
 // Confined to one thread.
 

@@ -51,7 +51,7 @@ struct Found {
 
 class TrainPower : public ::testing::Test {
  protected:
-  // What every run commits: it follows from the step alone.
+  // Commits of every run: they follow from the step alone.
   static void SetUpTestSuite() {
     TrainFolder folder;
     folder.set(setup("cpu", "process", folder.checkpoints(), kSteps));

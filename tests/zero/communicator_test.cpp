@@ -329,8 +329,8 @@ TEST(Communicator, NamedFunctionsMakeTheirCalls) {
   std::array<double, 2> sums{};
   comm.begin_all_gather(a, "w").finish();
   comm.begin_reduce_scatter(a, DType::bf16, "g").finish();
-  comm.begin_all_reduce(sums, "s").finish();
-  comm.begin_broadcast(a, 1, "p").finish();
+  comm.all_reduce(sums, "s");
+  comm.broadcast(a, 1, "p");
   comm.begin_barrier("e").finish();
   EXPECT_THAT(comm.calls, testing::ElementsAre("all_gather of w, 8 bytes in 0 out 8",
                                                "reduce_scatter of g, 8 bytes of bf16 in 0 out 8",

@@ -11,6 +11,11 @@ namespace sluice::models {
 
 namespace {
 
+// A parameter with fewer than two dimensions, or whose name ends with "bias".
+bool is_bias_or_norm(const zero::ParamLayout& param) {
+  return param.shape.size() < 2 || param.name.ends_with("bias");
+}
+
 config::OptimizerConfig with_values_of(config::OptimizerConfig optimizer,
                                        const config::GroupConfig& group) {
   const auto set = [](double& value, const std::optional<double>& own) {
@@ -186,10 +191,6 @@ bool matches(std::string_view name, std::string_view pattern) {
     }
   }
   return pattern.find_first_not_of('*', at) == std::string_view::npos;
-}
-
-bool is_bias_or_norm(const zero::ParamLayout& param) {
-  return param.shape.size() < 2 || param.name.ends_with("bias");
 }
 
 ParamGroups make_param_groups(const config::TrainConfig& config,

@@ -255,10 +255,6 @@ void let_waits_sleep(CudaApi& api, int index) {
   if (refused != cudaSuccess) api.forget_error();
 }
 
-std::unique_ptr<DeviceStream> make_stream(GpuDevice& device) {
-  return std::make_unique<GpuStream>(device.api(), device.index());
-}
-
 }  // namespace cuda
 
 CudaDevices find_cuda_devices() {
@@ -311,7 +307,7 @@ CudaPages find_cuda_pages(int index) {
 std::unique_ptr<DeviceStream> make_device_stream(Device& device) {
   auto* gpu = dynamic_cast<cuda::GpuDevice*>(&device);
   SLUICE_CHECK(gpu != nullptr, std::string(device.name()) + " is no GPU, and has no streams");
-  return cuda::make_stream(*gpu);
+  return std::make_unique<cuda::GpuStream>(gpu->api(), gpu->index());
 }
 
 }  // namespace sluice::offload

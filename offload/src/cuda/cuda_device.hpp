@@ -1,6 +1,6 @@
 #pragma once
 // The functions of sluice/offload/cuda_device.hpp over any CudaApi: tests pass one of their own.
-// Not installed.
+// Not installed. Thread-safe: free functions; GpuDevice as Device.
 
 #include <memory>
 
@@ -18,9 +18,11 @@ class GpuDevice : public Device {
   virtual int index() const = 0;
 };
 
+// The GPUs that the runtime shows, or why it shows none.
 CudaDevices find_devices(CudaApi& api);
+// Threads that wait for GPU `index` sleep, in place of spinning. Call it before the first work
+// there; no effect afterwards. Throws CudaError where there is no such GPU.
 void let_waits_sleep(CudaApi& api, int index);
-std::unique_ptr<DeviceStream> make_stream(GpuDevice& device);
 // With page_bytes in the options, `driver` maps the memory.
 std::unique_ptr<Device> make_device(std::shared_ptr<CudaApi> api, const CudaDeviceOptions& options,
                                     std::shared_ptr<DriverApi> driver = nullptr);

@@ -18,7 +18,8 @@ inline void* open_library(const char* name, std::string& why_not) {
   return nullptr;
 }
 
-// Functions of a library; the first that it lacks is named in `missing`.
+// Functions of a library; the first that it lacks is named in `missing`. Confined to the
+// thread that loads. `library` and `missing` outlive it.
 class Finder {
  public:
   Finder(void* library, std::string& missing) : library_(library), missing_(missing) {}

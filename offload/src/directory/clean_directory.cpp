@@ -94,7 +94,8 @@ std::string describe(const std::string& directory, const std::string& path, Clea
   if (path == prepared_path(directory)) return "manifest that not all ranks committed";
   if (path == manifest_draft_path(directory)) return "manifest that was not finished";
   if (path == label_path(directory)) return "label of a part of a striped run";
-  if (path != slot_path(directory, 0) && path != slot_path(directory, 1) && !is_part_file(path))
+  if (path != slot_path(directory, 0) && path != slot_path(directory, 1) &&
+      !is_part_name(fs::path(path).filename().string()))
     return "scratch of a run";
   return scope == CleanScope::everything ? "states" : "states, nothing committed among them";
 }
@@ -343,7 +344,7 @@ bool is_run_file(const std::string& path) {
   if (error) throw IoError(error.value(), "realpath", path);
   const std::string directory = file.parent_path().string();
   if (file == rank_manifest_path(directory)) return true;
-  if (!is_store_file(file.string())) return false;
+  if (!is_store_name(file.filename().string())) return false;
   return file_exists(lock_path(directory)) || file_exists(manifest_path(directory)) ||
          file_exists(label_path(directory));
 }

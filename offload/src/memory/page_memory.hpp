@@ -1,7 +1,7 @@
 #pragma once
 // PageMemory: memory in pages that are mapped at addresses of the caller's choice, so that a block
-// is contiguous in addresses and not in memory. What MappedSource needs of a GPU's driver; tests
-// bring host memory. Not installed.
+// is contiguous in addresses and not in memory. MappedSource takes pages from a GPU's driver, tests
+// from host memory. Not installed.
 
 #include <cstddef>
 #include <cstdint>

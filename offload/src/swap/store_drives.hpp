@@ -1,6 +1,6 @@
 #pragma once
-// StoreDrives: the directories of a store, held by their locks, and its slot files over them. What
-// the shards in these files are, and which are committed, is SwapStore's.
+// StoreDrives: the directories of a store, held by their locks, and its slot files over them.
+// SwapStore knows which shards these files hold, and which are committed.
 //
 // Thread-compatible: callers synchronise; the files may be used by any thread.
 

@@ -46,6 +46,18 @@ std::string slot_name(int slot, std::size_t part) {
          (part == 0 ? "" : ".part" + std::to_string(part + 1)) + std::string(kSwapSuffix);
 }
 
+bool is_scratch_name(std::string_view name) {
+  return name.starts_with(kScratchPrefix) && name.ends_with(kSwapSuffix) &&
+         name.size() > kScratchPrefix.size() + kSwapSuffix.size();
+}
+
+bool is_dead_name(std::string_view name) {
+  return name == kManifestDraftName || name == kPreparedDraftName ||
+         name == kRankManifestDraftName || name == kLabelDraftName || is_scratch_name(name);
+}
+
+}  // namespace
+
 bool is_part_name(std::string_view name) {
   for (int slot = 0; slot < kSlotCount; ++slot) {
     const std::string begin = std::string(kSlotPrefix) + std::to_string(slot) + ".part";
@@ -58,21 +70,13 @@ bool is_part_name(std::string_view name) {
   return false;
 }
 
-bool is_scratch_name(std::string_view name) {
-  return name.starts_with(kScratchPrefix) && name.ends_with(kSwapSuffix) &&
-         name.size() > kScratchPrefix.size() + kSwapSuffix.size();
-}
-
-bool is_dead_name(std::string_view name) {
-  return name == kManifestDraftName || name == kPreparedDraftName ||
-         name == kRankManifestDraftName || name == kLabelDraftName || is_scratch_name(name);
-}
-
 bool is_store_name(std::string_view name) {
   return name == kManifestName || name == kPreparedName || name == kLabelName ||
          name == slot_name(0, 0) || name == slot_name(1, 0) || is_part_name(name) ||
          is_dead_name(name);
 }
+
+namespace {
 
 std::vector<StoreFile> list_files(const std::string& directory, bool (*wanted)(std::string_view)) {
   const std::unique_ptr<DIR, int (*)(DIR*)> stream(::opendir(directory.c_str()), &::closedir);
@@ -125,14 +129,6 @@ std::string slot_path(const std::string& directory, int slot, std::size_t part) 
 
 bool has_part_files(const std::string& directory) {
   return !list_files(directory, &is_part_name).empty();
-}
-
-bool is_part_file(const std::string& path) {
-  return is_part_name(std::string_view(path).substr(path.rfind('/') + 1));
-}
-
-bool is_store_file(const std::string& path) {
-  return is_store_name(std::string_view(path).substr(path.rfind('/') + 1));
 }
 
 std::string scratch_path(const std::string& directory, const std::string& name) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace sluice::offload {
@@ -29,9 +30,10 @@ std::string label_path(const std::string& directory);
 std::string slot_path(const std::string& directory, int slot, std::size_t part = 0);
 // Whether the directory has a file of a further part, whatever its label says.
 bool has_part_files(const std::string& directory);
-bool is_part_file(const std::string& path);
-// Whether the file is named like one that a store or a ScratchFile makes.
-bool is_store_file(const std::string& path);
+// `name`: of a file, without its directory. Whether a further part of a store has such names.
+bool is_part_name(std::string_view name);
+// Whether a store or a ScratchFile makes files of that name.
+bool is_store_name(std::string_view name);
 std::string scratch_path(const std::string& directory, const std::string& name);
 // The file of a drive's bench; it belongs to no store.
 std::string bench_path(const std::string& directory);

@@ -57,7 +57,7 @@ def _open_missing_streams() -> None:
 
 
 def _drop_output() -> None:
-    """What standard output could not take is not tried again when Python ends."""
+    """Drops buffered output, so that Python does not try to write it again at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -43,6 +43,7 @@ class TextEncoder:
         self.unclear_cuts = self.empty_documents = 0
 
     def ids_of(self, text: str) -> list[int]:
+        """The tokens of one text, without special tokens."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 

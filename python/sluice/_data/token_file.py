@@ -104,6 +104,7 @@ class TokenFile:
                 raise of_system(error, file) from None
 
     def facts(self) -> dict[str, Any]:
+        """The file's path, its counts and its type, for the command's output."""
         kind = "uint16" if self._code == "H" else "uint32"
         return {"path": str(self.path), "tokens": self.tokens, "documents": self.documents, "dtype": kind}
 

@@ -73,6 +73,7 @@ class Part:
     loss_fn: Callable[[Any, Any], torch.Tensor] | None
 
     def loss_of(self, output: Any) -> torch.Tensor:
+        """The loss of the model's output: by the function of the loss, or the output's own."""
         return loss_of(output) if self.loss_fn is None else self.loss_fn(output, self.targets)
 
 
@@ -90,6 +91,7 @@ def of_sequence(batch: Any, loss_fn: Callable[[Any, Any], torch.Tensor] | None) 
 
 
 def loss_of_batch(model: Callable[..., Any], batch: Any, loss_fn: Callable[[Any, Any], torch.Tensor] | None) -> torch.Tensor:
+    """The loss of a forward over the batch. Raises ValueError as :func:`of_sequence` and :func:`loss_of`."""
     if loss_fn is None:
         return loss_of(call(model, batch))
     part = of_sequence(batch, loss_fn)
@@ -97,6 +99,7 @@ def loss_of_batch(model: Callable[..., Any], batch: Any, loss_fn: Callable[[Any,
 
 
 def loss_of(output: Any) -> torch.Tensor:
+    """The loss in a forward's output. Raises ValueError where the output holds no loss."""
     if isinstance(output, torch.Tensor):
         return output
     if hasattr(output, "loss") and output.loss is not None:

@@ -152,6 +152,7 @@ def table(titles: Iterable[str], rows: Mapping[str, Mapping[int, Mapping[str, An
 
 
 def log_summary(show_straggler: bool, return_dict: bool) -> dict[str, Any] | None:
+    """Every rank calls it. Rank 0 prints; returns the rows with ``return_dict``."""
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     of_ranks = objects.gather(calls.rows()) if ranks > 1 else [calls.rows()]
     shown = summary(ranks)

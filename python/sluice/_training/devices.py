@@ -46,6 +46,7 @@ def warn_if_bound() -> None:
 
 
 def check_has_values(model: nn.Module) -> None:
+    """Raises ValueError for a parameter or buffer without values."""
     for name, parameter in model.named_parameters():
         if parameter.device.type == "meta":
             raise ValueError(f"parameter {name} is on the meta device: it has no values to train from")

@@ -1,4 +1,4 @@
-"""What an engine says about itself, with DeepSpeed's names; its weights as dicts and files; and its calls that train nothing."""
+"""Values of an engine under DeepSpeed's names; its weights as dicts and files; and its calls that train nothing."""
 
 from __future__ import annotations
 

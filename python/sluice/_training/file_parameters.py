@@ -112,6 +112,7 @@ class FileParameters:
         self._register: Any = None
 
     def move(self, parameter: nn.Parameter | None) -> None:
+        """Converts a parameter on the CPU to the data type, and moves its values to a file where there is a folder."""
         if parameter is None or parameter.is_meta or parameter.device.type != "cpu" or parameter in self._moved:
             return
         dtype = self._dtype if self._dtype is not None and parameter.is_floating_point() else parameter.dtype

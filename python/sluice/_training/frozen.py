@@ -90,17 +90,20 @@ class FrozenInPasses:
         self._entered: list[tuple[int, list[torch.Tensor]]] = []  # those that were frozen at each call
 
     def entering(self, unit: int) -> None:
+        """Freezes those of the unit's parameters that are not, until :meth:`left`."""
         given = [parameter for parameter in self._units[unit] if parameter.requires_grad]
         for parameter in given:
             parameter.requires_grad_(False)
         self._entered.append((unit, given))
 
     def left(self, unit: int) -> None:
+        """Ends the last :meth:`entering` of the unit."""
         place = next((place for place in reversed(range(len(self._entered))) if self._entered[place][0] == unit), None)
         if place is not None:
             _thaw(self._entered.pop(place)[1])
 
     def all_left(self) -> None:
+        """Ends every :meth:`entering`."""
         for _, given in self._entered:
             _thaw(given)
         self._entered.clear()

@@ -35,6 +35,7 @@ class FullStateDicts:
         self._handles += [_add_first(module, functools.partial(FullStateDicts._fill, self)) for module in modules]
 
     def remove(self) -> None:
+        """Removes the hooks from the model."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()

@@ -263,7 +263,7 @@ class OffloadedModel:
         vars(self.model).pop("ds_external_parameters", None)  # with it a saved model could only be loaded beside this package
 
     def _facts(self, groups: list[dict[str, Any]]) -> dict[str, Any]:
-        """What all ranks have in common beside the configuration, which the loop compares. ``groups``: a client's."""
+        """Facts that all ranks share, beside the configuration; the loop compares them. ``groups``: a client's."""
         facts: dict[str, Any] = {"sluice": __version__, "torch": torch.__version__}
         facts.update({f"parameter group {number}": values_of(group, number) for number, group in enumerate(groups)})
         numbers = {parameter: number for number, group in enumerate(groups) for parameter in group["params"]}
@@ -385,7 +385,7 @@ class OffloadedModel:
         return f"its values take {size_text(needed)}, and {size_text(free)} of memory are free" if needed > free else None
 
     def _values_to_leave(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """What :meth:`_values_before` gives. Values of parameters that stay empty are empty tensors, in their own data type."""
+        """Pairs as of :meth:`_values_before`. Parameters that stay empty have empty tensors, in their own data type."""
         why = self.stays_empty()
         if why is None:
             try:

@@ -39,6 +39,7 @@ class Directories:
     made: list[str] = field(default_factory=list)  # folders that were not there before
 
     def real_paths(self) -> set[str]:
+        """The directories of the configuration, links resolved."""
         return {os.path.realpath(path) for paths in self.paths.values() for path in paths}
 
     def settings(self) -> dict[str, list[str]]:
@@ -80,7 +81,7 @@ _directories: dict[Any, Directories] = {}  # of loops that have begun
 
 
 def _paths_of(content: dict[str, Any]) -> dict[str, list[str]]:
-    """What the configuration's parser would refuse is left to it."""
+    """Directories by section. Leaves what the configuration's parser would refuse to the parser."""
     found = {}
     zero = content.get("zero_optimization")
     for section in _SECTIONS:
@@ -143,6 +144,7 @@ def add(loop: Any, user: object, groups: ranks.Groups, *, commits: bool) -> None
 
 
 def is_open(loop: Any) -> bool:
+    """Whether the loop is among those that end with the process."""
     return loop in _open
 
 

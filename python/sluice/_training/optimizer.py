@@ -68,7 +68,7 @@ def check_groups(groups: Iterable[Mapping[str, Any]], defaults: Mapping[str, Any
 
 
 def _facts_of(optimizer: torch.optim.Optimizer, kind: str) -> dict[str, Any]:
-    """What holds for all groups, by the groups: scripts set it there, and Accelerate passes it on in no other way.
+    """Settings that hold for all groups. Scripts set them in the groups, and Accelerate passes them on in no other way.
 
     ``kind``: the type of the configuration. Raises ValueError for groups that differ, and for a fact that this type has not.
     """
@@ -341,6 +341,7 @@ class SluiceOptimizer(TierOptimizer):
 
     @property
     def loss_scale(self) -> float:
+        """The scale of the loss in fp16, as the engine has it now."""
         return float(self._offloaded.loop.loss_scale)
 
     cur_scale = loss_scale
@@ -351,6 +352,7 @@ class SluiceOptimizer(TierOptimizer):
             super().zero_grad(set_to_none)
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """As engine.step(). Raises ValueError for a closure, and after destroy()."""
         if closure is not None:
             raise ValueError("a closure would run the forward again: call engine.backward() and engine.step() instead")
         self._offloaded.loop.check_open()  # the engine may be gone

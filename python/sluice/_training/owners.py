@@ -29,10 +29,12 @@ _owners: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
 def own(parameter: torch.Tensor, model: OffloadedModel, name: str, unit: int) -> None:
+    """Notes the model whose unit has the parameter, and its name there. Keeps neither alive."""
     _owners[parameter] = (weakref.ref(model), name, unit)
 
 
 def disown(parameter: torch.Tensor) -> None:
+    """Forgets the parameter's owner, if it has one."""
     _owners.pop(parameter, None)
 
 

@@ -1,4 +1,4 @@
-"""What the other ranks are doing: names the one that this rank waits for, and ends the wait."""
+"""Names the rank that this one waits for, and ends the wait."""
 
 from __future__ import annotations
 

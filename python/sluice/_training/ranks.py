@@ -73,6 +73,7 @@ class RankGroup:
             full.view(self.world_size, -1)[self.rank].copy_(total)
 
     def all_reduce(self, values: torch.Tensor) -> None:
+        """Sums ``values`` over the ranks, in rank order, in place. Host memory. Blocks."""
         with self._collective("all_reduce", values):
             parts = torch.empty(self.world_size, values.numel(), dtype=values.dtype, device="cpu")
             dist.all_gather_into_tensor(parts.view(-1), values.clone(), group=self._group)
@@ -82,10 +83,12 @@ class RankGroup:
             values.copy_(total)
 
     def broadcast(self, data: torch.Tensor, root: int) -> None:
+        """Copies ``data`` of rank ``root`` to every rank. Host memory. Blocks."""
         with self._collective("broadcast", data):
             dist.broadcast(data, root, group=self._group)
 
     def barrier(self) -> None:
+        """Blocks until all ranks have called it."""
         with self._collective("barrier", None):
             dist.barrier(group=self._group)
 
@@ -176,6 +179,7 @@ def world_size() -> int:
 
 
 def rank() -> int:
+    """This process's rank; 0 where no ranks were joined."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 

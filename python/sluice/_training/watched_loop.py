@@ -181,6 +181,7 @@ class WatchedLoop(Loop):
             raise
 
     def enter(self, unit: int, training: bool) -> None:
+        """Gathers the unit; its parameters are views of the weights until leave(). Blocks."""
         self._note(f"{self._pass} of {self._names[unit]}")
         if self._bar is not None and training:
             self._bar.enter(self._loop.step + 1, self._names[unit])
@@ -191,6 +192,7 @@ class WatchedLoop(Loop):
         self._guards.entered(unit)
 
     def leave(self, unit: int) -> None:
+        """Ends one enter() of the unit."""
         self._loop.leave(unit)
         self._guards.left(unit)
         if self._frozen is not None:
@@ -213,34 +215,40 @@ class WatchedLoop(Loop):
             self.is_scaled = False
 
     def add_loss(self, loss: torch.Tensor) -> None:
+        """Counts a micro-batch's loss to the step's."""
         configured = self._loop.accumulation_steps  # by which the extension divides the sum
         self._loop.add_loss(loss if configured == self._micro_batches else loss.detach() * (configured / self._micro_batches))
         self.has_loss = True
 
     def begin_backward(self) -> None:
+        """Begins a backward, once the last step's updates have ended. Blocks."""
         self._pass, self.has_new_gradients = "backward", True
         with ranks.inside(), self._range("finish_updates"):
             self._loop.begin_backward()
 
     def begin_gradients(self, unit: int) -> None:
+        """Gives the unit's parameters memory for their gradients. Blocks."""
         with ranks.inside(), self._range("begin_gradients", unit):
             self._loop.begin_gradients(unit)
 
     def send_gradients(self, unit: int) -> None:
+        """Sends the unit's gradients to their home, reduced over the ranks."""
         with ranks.inside(), self._range("send_gradients", unit):
             self._note(f"gradients of {self._names[unit]}")
             self._loop.send_gradients(unit)
 
     def end_micro_batch(self) -> None:
+        """Ends the micro-batch; the next pass is a forward."""
         self._pass = "forward"
         self._loop.end_micro_batch()
 
     def forget_gradients(self) -> None:
+        """Drops the step's gradients and begins its micro-batches anew."""
         self._pass, self.in_step = "forward", 0
         self._forget()
 
     def drop_gradients(self) -> None:
-        """Of the step so far, if step() has not counted the last backward. The count of its micro-batches stays."""
+        """Drops the gradients of the step so far, if step() has not counted the last backward. The count of its micro-batches stays."""
         if self.has_new_gradients:
             self._forget()
 
@@ -264,6 +272,7 @@ class WatchedLoop(Loop):
             self._frozen.all_left()
 
     def end_step(self, groups: Sequence[Mapping[str, float]]) -> StepResult:
+        """Updates by the step's gradients, or skips. Raises ValueError where a backward lacked the loss scale."""
         if self.has_unscaled_gradients:
             raise ValueError(
                 f"the step has gradients of a backward without the loss scale of fp16, {self._loop.loss_scale:g}, by which they "

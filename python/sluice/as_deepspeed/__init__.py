@@ -84,7 +84,7 @@ class _Loader(importlib.abc.Loader):
 
 
 class _Metadata(importlib.metadata.Distribution):
-    """What `importlib.metadata` says about the package deepspeed."""
+    """Metadata of the package deepspeed for `importlib.metadata`."""
 
     def read_text(self, filename: str) -> str | None:
         if filename == "METADATA":

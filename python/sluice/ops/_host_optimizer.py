@@ -1,4 +1,4 @@
-"""What the host optimizers have in common: the loop over PyTorch's parameters. The kernels are in `sluice._core`."""
+"""Base of the host optimizers: the loop over PyTorch's parameters. The kernels are in `sluice._core`."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// What this process may not set in a child, the child says with its exit code.
+// A child says with its exit code that a limit may not be set.
 #define SLUICE_SKIP_IF_NOT_PERMITTED(result, what) \
   if ((result).exit_code == kNotPermitted) GTEST_SKIP() << (what) << " is not permitted here"
 

@@ -48,6 +48,19 @@ class TrainProgram : public ::testing::Test {
            directory_.file("it'\\''s ds.json") + "' --model " + directory_.file("model.json") +
            " --data " + directory_.file("text");
   }
+  // Arguments of `sluice generate` with a model, weights and a prompt, and `more` behind them.
+  std::vector<std::string> generate_line(const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> line = {directory_.file("bin/sluice"),
+                                     "generate",
+                                     "--model",
+                                     directory_.file("model.json"),
+                                     "--weights",
+                                     directory_.file("text"),
+                                     "--prompt",
+                                     "Once "};
+    line.insert(line.end(), more.begin(), more.end());
+    return line;
+  }
   ProgramResult train(const std::string& scenario,
                       const std::vector<std::string>& more = {}) const {
     std::vector<std::string> line = train_line();
@@ -291,14 +304,7 @@ TEST_F(TrainProgram, RefusesAMistakenConfigurationBeforeLoadingTheLibrary) {
 
 TEST_F(TrainProgram, ShowsThePromptOnlyWhenTheWeightsAreGoodAndErrorsOnALineOfTheirOwn) {
   add_library();
-  const std::vector<std::string> line = {directory_.file("bin/sluice"),
-                                         "generate",
-                                         "--model",
-                                         directory_.file("model.json"),
-                                         "--weights",
-                                         directory_.file("text"),
-                                         "--prompt",
-                                         "Once "};
+  const std::vector<std::string> line = generate_line();
   ProgramResult result = run_program(line, {{"SLUICE_FAKE_SCENARIO", "bad_weights"}});
   EXPECT_EQ(result.exit_code, 4);
   EXPECT_EQ(result.out, "");
@@ -318,16 +324,7 @@ TEST_F(TrainProgram, RefusesAReportThatIsADirectoryBeforeItTrains) {
 
 TEST_F(TrainProgram, StreamsGeneratedBytesAndListsTokensAsJson) {
   add_library();
-  const std::vector<std::string> line = {directory_.file("bin/sluice"),
-                                         "generate",
-                                         "--model",
-                                         directory_.file("model.json"),
-                                         "--weights",
-                                         directory_.file("text"),
-                                         "--prompt",
-                                         "Once ",
-                                         "--max-new-tokens",
-                                         "5"};
+  const std::vector<std::string> line = generate_line({"--max-new-tokens", "5"});
   EXPECT_EQ(run_program(line).out, "Once abc\xC3(\n");
   std::vector<std::string> json_line = line;
   json_line.emplace_back("--json");

@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <map>
 #include <new>
-#include <vector>
 
 #include "sluice/base/mutex.hpp"
 #include "sluice/offload/memory_pool.hpp"
@@ -44,11 +43,6 @@ class CountingAllocator final : public c10::Allocator {
     MutexLock lock(mutex_);
     return live_bytes_ - base_bytes_;
   }
-  // Sizes that were live at the peak, largest first; they show which tensor a formula lacks.
-  std::vector<std::uint64_t> blocks_at_peak() {
-    MutexLock lock(mutex_);
-    return blocks_at_peak_;
-  }
 
   c10::DataPtr allocate(std::size_t size_bytes) override {
     void* block = take(size_bytes);
@@ -74,12 +68,7 @@ class CountingAllocator final : public c10::Allocator {
     MutexLock lock(mutex_);
     sizes_[block] = taken;
     live_bytes_ += taken;
-    if (live_bytes_ > peak_bytes_) {
-      peak_bytes_ = live_bytes_;
-      blocks_at_peak_.clear();
-      for (const auto& [ignored, bytes] : sizes_) blocks_at_peak_.push_back(bytes);
-      std::sort(blocks_at_peak_.rbegin(), blocks_at_peak_.rend());
-    }
+    peak_bytes_ = std::max(peak_bytes_, live_bytes_);
     return block;
   }
   void forget(void* block) {
@@ -94,7 +83,6 @@ class CountingAllocator final : public c10::Allocator {
   std::uint64_t live_bytes_ SLUICE_GUARDED_BY(mutex_) = 0;
   std::uint64_t peak_bytes_ SLUICE_GUARDED_BY(mutex_) = 0;
   std::uint64_t base_bytes_ SLUICE_GUARDED_BY(mutex_) = 0;
-  std::vector<std::uint64_t> blocks_at_peak_ SLUICE_GUARDED_BY(mutex_);
 };
 
 }  // namespace sluice::models::test

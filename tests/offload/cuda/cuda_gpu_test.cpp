@@ -26,7 +26,7 @@ INSTANTIATE_TEST_SUITE_P(Cuda, DeviceConformance,
                              }}),
                          name_of_case);
 
-// Either is right: it depends on the machine. What is used must read.
+// Either is right: it depends on the machine. Where it is used, it must read.
 TEST(DirectStorage, IsProbedAndReadsWhereItIsUsed) {
   const CudaDevices found = find_cuda_devices();
   if (found.devices.empty()) GTEST_SKIP() << "needs an NVIDIA GPU: " << found.why_none;

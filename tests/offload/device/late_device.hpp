@@ -3,9 +3,9 @@
 // It finds uses of memory that nothing orders, so a missing wait fails a test on any machine.
 //
 // Compute work is announced by issue() and has run when the call that issued it returns, because
-// LibTorch's operations on the CPU do. What is late is what the device says of it: a point is
-// reached, and a copy after it begins, when the schedule says so. The device therefore finds wrong
-// orders in two ways.
+// LibTorch's operations on the CPU do. Only the device's answers are late: a point is reached, and
+// a copy after it begins, when the schedule says so. The device therefore finds wrong orders in two
+// ways.
 // - By rule. Each use of memory is recorded as a range. Two uses that overlap, one of which writes,
 //   must be ordered: a copy after earlier compute work by its ComputePoint, by a copy before it in
 //   its queue, or by the end of another copy; compute work after a copy by the end of the copy.

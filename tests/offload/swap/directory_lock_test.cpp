@@ -10,6 +10,7 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <functional>
 #include <thread>
 
 #include "captured_log.hpp"
@@ -195,47 +196,47 @@ void make_read_only(const std::string& directory) {
   ASSERT_EQ(::chmod(directory.c_str(), 0555), 0);
 }
 
-TEST_F(SwapStoreTest, IsReadByAUserWhoMayNotWrite) {
-  commit_first(6);
-  engine_.reset();
-  make_read_only(dir_.path());
-  const std::string said = nvme::run_in_child([&]() -> std::string {
-    std::string failed = become_nobody(dir_.path());
-    if (!failed.empty()) return failed;
-    const auto engine = make_engine();
-    const auto store = SwapStore::open_read_only(".", *engine);
+// A store at step 6 that its user may only read.
+class ReadOnlyStoreTest : public SwapStoreTest {
+ protected:
+  void SetUp() override {
+    SwapStoreTest::SetUp();
+    commit_first(6);
+    engine_.reset();
+  }
+  // Returns what `body` says in a process of nobody, whose working directory is the store's.
+  std::string said_by_nobody(const std::function<std::string(nvme::IoEngine&)>& body) {
+    make_read_only(dir_.path());
+    const std::string said = nvme::run_in_child([&]() -> std::string {
+      std::string failed = become_nobody(dir_.path());
+      return failed.empty() ? body(*make_engine()) : failed;
+    });
+    EXPECT_EQ(::chmod(dir_.path().c_str(), 0755), 0);
+    return said;
+  }
+};
+
+TEST_F(ReadOnlyStoreTest, IsReadByAUserWhoMayNotWrite) {
+  const std::string said = said_by_nobody([&](nvme::IoEngine& engine) -> std::string {
+    const auto store = SwapStore::open_read_only(".", engine);
     if (!verify(*store).empty()) return "damaged";
     return difference_from(*store, 6) + "step " + std::to_string(store->committed_step());
   });
   EXPECT_EQ(said, "step 6");
-  ASSERT_EQ(::chmod(dir_.path().c_str(), 0755), 0);
 }
 
-TEST_F(SwapStoreTest, IsReadWhereThereIsNoLockFileAndNoneCanBeMade) {
-  commit_first(6);
-  engine_.reset();
+TEST_F(ReadOnlyStoreTest, IsReadWhereThereIsNoLockFileAndNoneCanBeMade) {
   std::filesystem::remove(dir_.file("lock"));
-  make_read_only(dir_.path());
-  const std::string said = nvme::run_in_child([&]() -> std::string {
-    std::string failed = become_nobody(dir_.path());
-    if (!failed.empty()) return failed;
-    const auto engine = make_engine();
-    return difference_from(*SwapStore::open_read_only(".", *engine), 6) + "read";
+  const std::string said = said_by_nobody([&](nvme::IoEngine& engine) {
+    return difference_from(*SwapStore::open_read_only(".", engine), 6) + "read";
   });
   EXPECT_EQ(said, "read");
-  ASSERT_EQ(::chmod(dir_.path().c_str(), 0755), 0);
 }
 
-TEST_F(SwapStoreTest, SaysSoWhereItMayNotWrite) {
-  commit_first(6);
-  engine_.reset();
-  make_read_only(dir_.path());
-  const std::string said = nvme::run_in_child([&]() -> std::string {
-    std::string failed = become_nobody(dir_.path());
-    if (!failed.empty()) return failed;
-    const auto engine = make_engine();
+TEST_F(ReadOnlyStoreTest, SaysSoWhereItMayNotWrite) {
+  const std::string said = said_by_nobody([&](nvme::IoEngine& engine) -> std::string {
     try {
-      SwapStore::open(".", *engine, Durability::process, nvme::DirectIo::automatic);
+      SwapStore::open(".", engine, Durability::process, nvme::DirectIo::automatic);
     } catch (const IoError& error) {
       return error.what();
     }
@@ -243,7 +244,6 @@ TEST_F(SwapStoreTest, SaysSoWhereItMayNotWrite) {
   });
   EXPECT_THAT(
       said, AllOf(HasSubstr("opening the directory for writing"), HasSubstr("Permission denied")));
-  ASSERT_EQ(::chmod(dir_.path().c_str(), 0755), 0);
 }
 
 using std::chrono::milliseconds;

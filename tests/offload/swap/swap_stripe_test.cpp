@@ -245,7 +245,7 @@ TEST_F(SwapStripeTest, CleaningTheFirstDirectoryClearsAll) {
   for (const TempDir* dir : {&a_, &b_, &c_}) EXPECT_TRUE(fs::is_empty(dir->path())) << dir->path();
 }
 
-// The first drive is not mounted: its mount point is there, and empty. What lies on the others is
+// The first drive is not mounted: its mount point is there, and empty. The other drives' bytes are
 // needed.
 TEST_F(SwapStripeTest, APartIsNeverTakenBecauseTheFirstDriveIsAway) {
   commit_first(1);

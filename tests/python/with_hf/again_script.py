@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from data import Tokens
+from data import Tokens, both
 from optimizers_script import config
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
@@ -63,11 +63,5 @@ def train(output: str, kind: str) -> None:
     Path(output, f"{kind}.json").write_text(json.dumps(report))
 
 
-def main(output: str) -> None:
-    torch.set_num_threads(1)
-    for kind in ("plain", "ds"):  # in this order, since DeepSpeed leaves a variable that Accelerate reads in the next run
-        train(output, kind)
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    both(train, *sys.argv[1:])

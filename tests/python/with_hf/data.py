@@ -1,6 +1,8 @@
-"""What the scripts of these tests share: a Llama of four layers of 256, and random tokens."""
+"""Parts that the scripts of these tests share: a Llama of four layers of 256, random tokens, and runs of both kinds."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from transformers import LlamaConfig
@@ -33,3 +35,10 @@ class Tokens(torch.utils.data.Dataset):
         random = torch.Generator().manual_seed(self.seed + index)
         ids = torch.randint(0, 500, (SEQUENCE,), generator=random)
         return {"input_ids": ids, "labels": ids}
+
+
+def both(train: Callable[[str, str], None], output: str) -> None:
+    """Trains without DeepSpeed ("plain") and with it ("ds"), on one thread."""
+    torch.set_num_threads(1)
+    for kind in ("plain", "ds"):  # in this order, since DeepSpeed leaves a variable that Accelerate reads in the next run
+        train(output, kind)

@@ -26,7 +26,7 @@ using ::testing::IsEmpty;
 constexpr int kSteps = 3;
 constexpr double kDropout = 0.1;
 
-// What an Engine does, on a device of the test's.
+// An Engine on a device of the test's.
 class OwnLoop {
  public:
   OwnLoop(const LoopSetup& setup, RunDevice device, const EngineOptions& options = {})

@@ -16,6 +16,7 @@
 #include "sluice/base/error.hpp"
 #include "sluice/zero/device_ranks.hpp"
 #include "sluice/zero/ranks.hpp"
+#include "thread_ranks.hpp"
 
 namespace sluice::train {
 namespace {
@@ -94,7 +95,7 @@ class RankDeviceRun : public test::DeviceRun {
   }
 
   static void on_ranks(const std::function<void(int rank, RankLinks links)>& body) {
-    std::vector<zero::Ranks> ranks = zero::make_thread_ranks(kRanks);
+    std::vector<zero::Ranks> ranks = sluice::test::make_thread_ranks(kRanks);
     std::vector<std::thread> threads;
     threads.reserve(kRanks);
     for (int rank = 0; rank < kRanks; ++rank) {

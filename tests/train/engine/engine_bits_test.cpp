@@ -66,7 +66,7 @@ TEST(OwnLoopBits, WithPlannedActivationsWeightsStayAndNothingChanges) {
 constexpr const char* kGroups =
     R"("groups": [{"match": "embed.*", "lr": 2e-3}], "no_decay": "biases_and_norms", )";
 
-// The same model by LibTorch alone: its modules, its clipping, its AdamW.
+// This model by LibTorch alone: its modules, its clipping, its AdamW.
 struct Plain {
   // `in_groups`: parameter groups as kGroups says.
   explicit Plain(const LoopSetup& setup, bool in_groups = false)

@@ -210,7 +210,7 @@ TEST(OwnLoopCheckpoint, OfOtherUnitsIsRefused) {
   EXPECT_TRUE(other.train(0).updated);
 }
 
-// What trains is exported under its names; what is frozen comes from the modules.
+// Trained parameters are exported under their names; frozen ones come from the modules.
 TEST(OwnLoopCheckpoint, IsExportedWithoutWhatIsFrozen) {
   const TempDir folder;
   LoopSetup setup = one_micro_batch();

@@ -1,5 +1,4 @@
-// What a loop of the user's own may do: each against LibTorch alone, or against the same loop done
-// otherwise.
+// Loops of the user's own: each against LibTorch alone, or against the same loop done otherwise.
 
 #include <gmock/gmock.h>
 
@@ -24,7 +23,7 @@ TORCH_MODULE(Matrix);
 LoopSetup one_step() {
   return {.bf16 = false, .accumulation = 1, .clipping = 0, .weight_decay = 0, .epsilon = 1.0};
 }
-// What one_step()'s first update subtracts for gradient g: bias correction cancels.
+// Change by one_step()'s first update for gradient g: bias correction cancels.
 Tensor first_update(const Tensor& g) {
   return 1e-2 * g / (g.abs() + 1.0);
 }

@@ -179,7 +179,7 @@ TEST(BadInput, ALossThatIsNotFiniteSkipsTheStepOrStopsTheRunAsConfigured) {
   }
 }
 
-// Of an untied embedding, the rows of bytes that never occur have gradients of exactly 0.
+// In an untied embedding, the rows of bytes that never occur have gradients of exactly 0.
 class ZeroEpsilon : public ::testing::TestWithParam<std::tuple<double, bool, bool>> {
  protected:
   ZeroEpsilon() {

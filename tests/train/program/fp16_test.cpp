@@ -48,7 +48,7 @@ TEST(Fp16, TrainsAsFp32DoesUpToItsRounding) {
   EXPECT_LT(losses.back(), 0.75 * losses.front()) << "nothing was learned";
   EXPECT_NE(losses, expected) << "this was fp32";
   // A logit of about 1 is rounded to 2^-11, and a mean over 128 tokens averages such errors. The
-  // way back rounds as often again. The same run in bf16, which rounds to 2^-8, is further away.
+  // way back rounds as often again. This run in bf16, which rounds to 2^-8, is further away.
   constexpr double kTolerance = 0x1p-11;
   for (std::size_t i = 0; i < losses.size(); ++i) {
     EXPECT_NEAR(losses[i], expected[i], kTolerance) << "step " << i + 1;

@@ -61,7 +61,7 @@ class Processes {
 
 class Restarts : public ::testing::Test {
  protected:
-  // What lies on the drive while all processes stand still. True once something is committed.
+  // Checks the drive's files while all processes stand still. True once something is committed.
   bool check_copy(const Processes& processes, bool committed_before) {
     const std::string copy = folder_.path("copy");
     fs::remove_all(copy);

@@ -18,7 +18,7 @@ namespace sluice::test {
 namespace {
 
 constexpr int kSteps = 7;
-// Of weights and states that small budgets do not hold.
+// A model whose weights and states small budgets do not hold.
 constexpr const char* kWiderModelJson =
     R"({"model_type": "gpt2", "n_layer": 4, "n_embd": 256, "n_head": 4, "n_positions": 32, "vocab_size": 256})";
 

@@ -174,7 +174,7 @@ inline std::string exported(const TrainFolder& folder, const std::string& run) {
   return file_text(out);
 }
 
-// What a run came to.
+// Result of a run.
 struct Outcome {
   std::vector<std::string> losses;
   std::vector<std::string> norms;

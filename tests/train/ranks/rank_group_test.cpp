@@ -16,6 +16,7 @@
 #include "ranks/shared_facts.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "thread_ranks.hpp"
 
 namespace sluice::train {
 namespace {
@@ -28,7 +29,7 @@ using ::testing::Not;
 
 // Runs `body` as each of `size` ranks; returns what each threw: its kind and text.
 std::vector<std::string> as_ranks(int size, const std::function<void(RankGroup&)>& body) {
-  std::vector<zero::Ranks> ranks = zero::make_thread_ranks(size);
+  std::vector<zero::Ranks> ranks = sluice::test::make_thread_ranks(size);
   std::vector<std::string> thrown(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
   for (int r = 0; r < size; ++r) {

@@ -1,4 +1,4 @@
-// What becomes of gradients that are not finite, with updates that wait and with updates at once.
+// Non-finite gradients, with updates that wait and with updates at once.
 
 #include "step/gradient_flow.hpp"
 

@@ -67,14 +67,6 @@ Ticket Communicator::begin_reduce_scatter(std::span<std::byte> full, DType dtype
   return begin(reduce_scatter_of(full, dtype, std::move(label)));
 }
 
-Ticket Communicator::begin_all_reduce(std::span<double> values, std::string label) {
-  return begin(all_reduce_of(values, std::move(label)));
-}
-
-Ticket Communicator::begin_broadcast(std::span<std::byte> bytes, int root, std::string label) {
-  return begin(broadcast_of(bytes, root, std::move(label)));
-}
-
 Ticket Communicator::begin_barrier(std::string label) {
   return begin(barrier_of(std::move(label)));
 }

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "exchange/exchange_communicator.hpp"
-#include "sluice/zero/ranks.hpp"
+#include "sluice/zero/communicator.hpp"
 #include "threads/memory_transport.hpp"
 
 namespace sluice::zero {
@@ -15,16 +15,6 @@ std::vector<std::unique_ptr<Communicator>> make_thread_communicators(int world_s
   for (std::unique_ptr<Transport>& transport : make_memory_transports(world_size))
     ranks.push_back(std::make_unique<ExchangeCommunicator>(std::move(transport), options));
   return ranks;
-}
-
-std::vector<Ranks> make_thread_ranks(int world_size) {
-  auto compute = make_thread_communicators(world_size);
-  auto gather = make_thread_communicators(world_size);
-  auto control = make_thread_communicators(world_size);
-  std::vector<Ranks> all;
-  for (std::size_t rank = 0; rank < compute.size(); ++rank)
-    all.push_back({std::move(compute[rank]), std::move(gather[rank]), std::move(control[rank])});
-  return all;
 }
 
 }  // namespace sluice::zero

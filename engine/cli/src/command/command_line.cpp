@@ -55,6 +55,12 @@ std::string two_columns(const std::vector<std::pair<std::string, std::string>>& 
   return out;
 }
 
+// "sluice config check".
+std::string full_name(const CLI::App& command) {
+  const CLI::App* parent = command.get_parent();
+  return (parent == nullptr ? "" : full_name(*parent) + " ") + command.get_name();
+}
+
 std::string usage_line(const CLI::App& command) {
   std::string line = "usage: " + full_name(command);
   if (!command.get_subcommands({}).empty()) line += " COMMAND";
@@ -291,11 +297,6 @@ std::string in_command(const CLI::App& command, const std::string& message) {
   if (command.get_parent() == nullptr) return message;
   const std::string name = full_name(command);
   return name.substr(name.find(' ') + 1) + ": " + message;
-}
-
-std::string full_name(const CLI::App& command) {
-  const CLI::App* parent = command.get_parent();
-  return (parent == nullptr ? "" : full_name(*parent) + " ") + command.get_name();
 }
 
 }  // namespace sluice::cli

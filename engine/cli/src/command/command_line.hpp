@@ -47,8 +47,6 @@ void check_values(const CLI::App& root, const std::vector<std::string>& argument
 
 // The deepest command on the command line; `root` when the command line has none.
 const CLI::App& named_command(const CLI::App& root);
-// "sluice config check".
-std::string full_name(const CLI::App& command);
 // "config check: MESSAGE"; main puts the program's name before it.
 std::string in_command(const CLI::App& command, const std::string& message);
 

@@ -87,7 +87,6 @@ class LaunchedRanks {
     bool is_running() const { return process > 0 && !ended; }
   };
 
-  Member& add_member(const std::string& name, const std::string& log_path);
   void open_streams(Member& member);
   void start(Member& member, ChildProcess child);
   bool is_done() const;

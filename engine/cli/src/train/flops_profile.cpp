@@ -38,6 +38,21 @@ double parameters_of(const plan::Plan& plan, std::size_t first, std::size_t last
   return count;
 }
 
+// Multiply-accumulates of a forward over one sequence: those of matrix products, attention over the
+// whole sequence. The head's include no embedding, which multiplies nothing.
+struct ForwardMacs {
+  double block = 0;  // one of n_layer
+  double head = 0;
+};
+ForwardMacs forward_macs(const config::ModelConfig& model) {
+  const auto width = static_cast<double>(model.n_embd);
+  const auto length = static_cast<double>(model.n_positions);
+  const auto inner = static_cast<double>(model.inner_size());
+  // For one token: q, k and v, the projection, scores and their product with v, and two layers.
+  const double block = 4 * width * width + 2 * length * width + 2 * width * inner;
+  return {length * block, length * width * static_cast<double>(model.vocab_size)};
+}
+
 std::string parts_table(const plan::Plan& plan, double sequences) {
   const ForwardMacs macs = forward_macs(plan.model);
   const auto layers = static_cast<double>(plan.model.n_layer);
@@ -56,15 +71,6 @@ std::string parts_table(const plan::Plan& plan, double sequences) {
 }
 
 }  // namespace
-
-ForwardMacs forward_macs(const config::ModelConfig& model) {
-  const auto width = static_cast<double>(model.n_embd);
-  const auto length = static_cast<double>(model.n_positions);
-  const auto inner = static_cast<double>(model.inner_size());
-  // For one token: q, k and v, the projection, scores and their product with v, and two layers.
-  const double block = 4 * width * width + 2 * length * width + 2 * width * inner;
-  return {length * block, length * width * static_cast<double>(model.vocab_size)};
-}
 
 std::string flops_profile(const plan::Plan& plan, const train::StepRecord& record) {
   const config::TrainConfig& config = plan.config;

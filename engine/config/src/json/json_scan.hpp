@@ -1,11 +1,11 @@
 #pragma once
 // One pass over JSON text that finds the position of each key and the repeated keys, which JsonCpp
-// does not report. It also makes JSON of what DeepSpeed's reader (hjson) allows: it blanks comments
-// (//, /* */ and #) and the comma behind a last member or element, puts keys without quotes into
-// quotes, and puts a comma where only the end of a line separates two members or elements. It
-// refuses text that JsonCpp reads leniently (numbers such as "-" or "01", control characters in
-// strings) or slowly (deep nesting). JsonCpp checks the grammar itself. Thread-safe: free functions
-// without state.
+// does not report. It also makes JSON of what DeepSpeed's reader (hjson) allows. It blanks comments
+// (//, /* */ and #) and the comma behind a last member or element. It quotes keys without quotes.
+// It puts a comma where only the end of a line separates two members or elements. It refuses text
+// that JsonCpp reads leniently (numbers such as "-" or "01", control characters in strings) or
+// slowly (deep nesting). JsonCpp checks the grammar itself. Thread-safe: free functions without
+// state.
 
 #include <cstddef>
 #include <deque>

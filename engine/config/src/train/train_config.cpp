@@ -234,6 +234,17 @@ Text text_of(const std::string& path) {
   return {read_config_file(path), path};
 }
 
+// The sections that a further file may replace, and the last checks of the whole configuration.
+void read_sections_of_sluice(Checker& checker, TrainConfig& config) {
+  read_aio(checker, config.aio);
+  read_sluice(checker, config.sluice);
+  read_groups(checker, config);
+  check_master(checker, config);
+  check_passes(checker, config);
+  check_directories(checker, config);
+  checker.throw_if_wrong();
+}
+
 // Applies the sections "aio" and "sluice" of one more file to `config`.
 void add_tuned(const Text& file, const LoadOptions& options, TrainConfig& config) {
   const JsonDocument document(file.text, file.shown_path);
@@ -245,13 +256,7 @@ void add_tuned(const Text& file, const LoadOptions& options, TrainConfig& config
                         "a second configuration file replaces keys of \"aio\" and \"sluice\" "
                         "only; move this to the first one");
   }
-  read_aio(checker, config.aio);
-  read_sluice(checker, config.sluice);
-  read_groups(checker, config);
-  check_master(checker, config);
-  check_passes(checker, config);
-  check_directories(checker, config);
-  checker.throw_if_wrong();
+  read_sections_of_sluice(checker, config);
   for (std::string& note : checker.take_notes()) config.notes.push_back(std::move(note));
   for (auto& [path, origin] : checker.origins()) config.origins[path] = origin;
 }
@@ -283,13 +288,7 @@ TrainConfig parse_train_config(std::string_view text, const std::string& shown_p
   read_precision(checker, config);
   config.zero.reduction = read_reduction(checker);
   check_ranks(checker, config.zero, config.world_size);
-  read_aio(checker, config.aio);
-  read_sluice(checker, config.sluice);
-  read_groups(checker, config);
-  check_master(checker, config);
-  check_passes(checker, config);
-  check_directories(checker, config);
-  checker.throw_if_wrong();
+  read_sections_of_sluice(checker, config);
   config.notes = std::move(replaced);
   for (std::string& note : checker.take_notes()) config.notes.push_back(std::move(note));
   config.origins = checker.origins();

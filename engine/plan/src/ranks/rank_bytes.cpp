@@ -1,4 +1,4 @@
-// Bytes of one rank: what it holds and what it moves. docs/memory_model.md has the formulas.
+// Bytes that one rank holds, and bytes that a step moves. docs/memory_model.md has the formulas.
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/plan/rank_plan.hpp"
@@ -60,37 +60,34 @@ RankBytes rank_bytes(const RankShape& shape, std::uint64_t ranks) {
   return bytes;
 }
 
-RankTraffic rank_traffic(const RankShape& shape, std::uint64_t ranks) {
+RankTraffic rank_traffic(const RankShape& shape) {
   const auto all = static_cast<double>(shape.parameters);
-  const auto count = static_cast<double>(ranks);
-  const double shard = all / count;
   const auto element = static_cast<double>(shape.weight_bytes);
   const auto gradient = static_cast<double>(shape.gradient_bytes);
   // Stage 3 gathers weights for forward and for backward; the others gather what was updated.
   const double gathers = shape.stage == 3 ? 2 : 1;
-  const double others = (count - 1) / count;
   RankTraffic traffic;
-  traffic.gather_bytes = gathers * element * all * others;
-  traffic.reduce_bytes = static_cast<double>(shape.wire_bytes) * all * others;
-  traffic.updated = shard;
-  if (shape.weights != Tier::device) traffic.copy_bytes += gathers * element * shard;
+  traffic.gathered_bytes = gathers * element * all;
+  traffic.reduced_bytes = static_cast<double>(shape.wire_bytes) * all;
+  traffic.updated = all;
+  if (shape.weights != Tier::device) traffic.copy_bytes += gathers * element * all;
   if (states_are_away(shape)) {
-    traffic.copy_bytes += gradient * shard;
-    if (shape.weights == Tier::device) traffic.copy_bytes += element * shard;  // updated weights
+    traffic.copy_bytes += gradient * all;
+    if (shape.weights == Tier::device) traffic.copy_bytes += element * all;  // updated weights
   }
   // Home in forward, back in backward.
   if (shape.inputs != Tier::device)
     traffic.input_bytes += 2 * static_cast<double>(input_bytes(shape));
   if (shape.states == Tier::nvme) {
-    traffic.written_bytes += static_cast<double>(state_bytes(shape)) * shard;
+    traffic.written_bytes += static_cast<double>(state_bytes(shape)) * all;
     // An update finds the half of a split master that the weights are in their home.
     const bool reads_weight = shape.weights == Tier::nvme;
     traffic.read_bytes +=
-        static_cast<double>(reads_weight ? state_bytes(shape) : state_memory_bytes(shape)) * shard;
+        static_cast<double>(reads_weight ? state_bytes(shape) : state_memory_bytes(shape)) * all;
   }
   if (shape.weights == Tier::nvme) {
-    traffic.read_bytes += gathers * element * shard;
-    traffic.written_bytes += element * shard;
+    traffic.read_bytes += gathers * element * all;
+    traffic.written_bytes += element * all;
   }
   return traffic;
 }

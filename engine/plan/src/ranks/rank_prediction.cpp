@@ -61,17 +61,16 @@ RankPrediction links_of(const StepWork& work, const RankSetting& setting) {
 }  // namespace
 
 StepWork step_work(const RankShape& shape, const RankRates& rates) {
-  const RankTraffic one = rank_traffic(shape, 1);
-  const auto weights = static_cast<double>(shape.weight_bytes * shape.parameters);
+  const RankTraffic traffic = rank_traffic(shape);
   StepWork work;
   work.compute_seconds = over(rank_flops(shape), rates.flops_per_second);
-  work.update_seconds = over(one.updated, rates.update_elements_per_second);
-  work.sharded_copy_seconds = over(one.copy_bytes, rates.copy_bytes_per_second);
-  work.own_copy_seconds = over(one.input_bytes, rates.copy_bytes_per_second);
+  work.update_seconds = over(traffic.updated, rates.update_elements_per_second);
+  work.sharded_copy_seconds = over(traffic.copy_bytes, rates.copy_bytes_per_second);
+  work.own_copy_seconds = over(traffic.input_bytes, rates.copy_bytes_per_second);
   work.sharded_drive_seconds =
-      over(one.read_bytes + one.written_bytes, rates.drive_bytes_per_second);
-  work.gathered_bytes = (shape.stage == 3 ? 2 : 1) * weights;
-  work.reduced_bytes = static_cast<double>(shape.wire_bytes * shape.parameters);
+      over(traffic.read_bytes + traffic.written_bytes, rates.drive_bytes_per_second);
+  work.gathered_bytes = traffic.gathered_bytes;
+  work.reduced_bytes = traffic.reduced_bytes;
   work.tokens = static_cast<double>(shape.micro_batches * shape.micro_batch * shape.sequence);
   work.overlap = shape.overlap;
   return work;

@@ -22,10 +22,6 @@ constexpr std::uint64_t kGapShare = 8;
 constexpr std::uint64_t kSmallGapShare = 64;
 constexpr std::uint64_t kSmallGapBytes = 64 * kMiB;
 
-InputsInFlight inputs_in_flight(bool overlap) {
-  return overlap ? InputsInFlight{2, 2} : InputsInFlight{1, 1};
-}
-
 namespace {
 
 // The plan's measured or estimated workspaces, by unit; where it has none, the host device's
@@ -68,7 +64,9 @@ std::vector<DeviceTransient> fixed_by_stage(const Plan& plan,
   const std::uint64_t tokens_bytes =
       pool_bytes(checked_mul(micro_batch, static_cast<std::uint64_t>(plan.model.n_positions)) *
                  sizeof(std::int64_t));
-  const InputsInFlight flight = inputs_in_flight(plan.config.sluice.overlap);
+  // With overlap, the next micro-batch's input arrives while this one computes, and two outputs may
+  // still be leaving.
+  const int in_flight = plan.config.sluice.overlap ? 2 : 1;
   const std::size_t last_unit = plan.layouts.size() - 1;
   // A GPU gets the tokens of a whole step at once.
   const std::uint64_t token_buffers =
@@ -85,9 +83,8 @@ std::vector<DeviceTransient> fixed_by_stage(const Plan& plan,
     // Backward holds a unit's input and the gradient of its output; the next of each may already be
     // in transfer.
     const int per_get = backward && unit != last_unit ? 2 : 1;
-    fixed[stage].input_bytes =
-        static_cast<std::uint64_t>(per_get * flight.gets + flight.puts) * hidden +
-        checked_mul(token_buffers, tokens_bytes);
+    fixed[stage].input_bytes = static_cast<std::uint64_t>((per_get + 1) * in_flight) * hidden +
+                               checked_mul(token_buffers, tokens_bytes);
   }
   return fixed;
 }

@@ -15,14 +15,6 @@ namespace sluice::plan {
 // Room for small tensors that come and go: scalars, losses, layer-norm statistics of the head.
 inline constexpr std::uint64_t kSmallTensorsBytes = 1U << 20U;
 
-// Unit inputs in transfer. With overlap, the next micro-batch's input arrives while this one
-// computes, and two outputs may still be leaving.
-struct InputsInFlight {
-  int gets = 2;
-  int puts = 2;
-};
-InputsInFlight inputs_in_flight(bool overlap);
-
 // How far a plan overlaps transfers with computing.
 struct Overlap {
   int prefetch_units = 1;

@@ -43,7 +43,7 @@ _WRITES = {
 
 
 class Absent(torch.Tensor):
-    """What ``.data``, ``.detach()`` and ``.to()`` of an absent parameter give."""
+    """Result of ``.data``, ``.detach()`` and ``.to()`` of an absent parameter."""
 
     _sluice_parameter: AbsentParameter
 
@@ -108,6 +108,7 @@ def drop_gradients_of(parameters: Iterable[torch.Tensor]) -> None:
 
 
 def refuse_copies() -> NoReturn:
+    """Raises TypeError for a copy of a model under an engine, and says what to do."""
     raise TypeError(
         "a model under an engine cannot be copied or pickled: engine.module_state_dict() has copies of its values, and "
         "copies of the model are made before the engine"
@@ -142,6 +143,7 @@ class Guards:
             self.left(index)
 
     def entered(self, unit: int) -> None:
+        """Lets the parameters of a unit that was gathered be used."""
         for parameter in self._units[unit]:
             parameter.__class__ = nn.Parameter  # type: ignore[assignment]
 
@@ -152,6 +154,7 @@ class Guards:
                 parameter.__class__ = AbsentParameter  # type: ignore[assignment]
 
     def all_left(self) -> None:
+        """As :meth:`left` for every unit."""
         for unit in range(len(self._units)):
             self.left(unit)
 

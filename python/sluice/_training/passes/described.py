@@ -1,4 +1,4 @@
-"""What an empty parameter is, by attributes with DeepSpeed's names."""
+"""Describes an empty parameter by attributes with DeepSpeed's names."""
 
 from __future__ import annotations
 

@@ -120,6 +120,7 @@ class Hooks:
         loop.recover_by(weakref.WeakMethod(self.recover_between_passes))
 
     def remove(self) -> None:
+        """Takes the hooks off the model. A second call does nothing."""
         zero_grads.restore(self.model)
         for module in self._watched:
             unwatch(module)
@@ -244,6 +245,7 @@ class Hooks:
         self._by_layers = True
 
     def end_layers(self) -> None:
+        """Ends the micro-batch that ran layer by layer."""
         self._by_layers = False
         self.loop.end_micro_batch()
 

@@ -167,9 +167,9 @@ class Inputs:
     def finish(self, args: Any, kwargs: Any, output: Any) -> tuple[Any, list[torch.Tensor]]:
         """After the forward: its output, and the tensors whose gradients begin the unit's backward.
 
-        The caller's tensors take the place of their stand-ins again. What a stand-in was changed to in place becomes the graph
-        of the caller's tensor, and a tensor that the unit has put into a list, a dict or another tensor of the caller is one
-        of those whose gradients are awaited.
+        The caller's tensors take the place of their stand-ins again. A change to a stand-in in place becomes part of the graph
+        of the caller's tensor. A tensor that the unit has put into a list, a dict or another tensor of the caller is one of
+        those whose gradients are awaited.
         """
         pairs, self._pairs = self._pairs, {}
         known, self._known = self._known, {}

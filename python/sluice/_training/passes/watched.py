@@ -29,9 +29,11 @@ class WatchedParameters(dict[str, Any]):
 
 
 def watch(module: nn.Module, used: Callable[[], None]) -> None:
+    """Calls ``used`` when the module's own parameters are used, until :func:`unwatch`."""
     module._parameters = WatchedParameters(module._parameters, used)
 
 
 def unwatch(module: nn.Module) -> None:
+    """Ends :func:`watch`; nothing for a module that is not watched."""
     if isinstance(module._parameters, WatchedParameters):
         module._parameters = dict(module._parameters)

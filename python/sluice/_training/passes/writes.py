@@ -26,7 +26,7 @@ def rescaled_tables(model: nn.Module) -> set[torch.Tensor]:
 
 
 class Writes:
-    """What is written to the parameters of a unit.
+    """Finds writes to the parameters of a unit.
 
     PyTorch counts the writes to a tensor in place, except those through ``.data``. A parameter that is given other memory
     through ``.data`` is no view of the unit's weights. ``is_weight``: whether a tensor is one.
@@ -45,11 +45,11 @@ class Writes:
         self._counted = [(name, each) for name, each in self._params if each not in rescaled and not each.is_inference()]
 
     def count(self) -> list[int]:
-        """Of each parameter, since it was made."""
+        """Writes to each parameter since it was made."""
         return [parameter._version for _, parameter in self._counted]
 
     def lost_in_forward(self, before: Sequence[int]) -> str | None:
-        """What is wrong with a parameter that was written to since ``before``; None: nothing."""
+        """The message about a parameter that was written to since ``before``; None: nothing was."""
         replaced = next((name for name, each in self._params if each.numel() > 0 and not self._is_weight(each)), None)
         if replaced is None:
             return self.lost(before, "forward")

@@ -27,6 +27,7 @@ def buffers_of(model: nn.Module, persistent: bool = True) -> dict[str, torch.Ten
 
 
 def copies_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Copies of the model's buffers in host memory, by name."""
     return {name: buffer.detach().to("cpu", copy=True) for name, buffer in buffers_of(model).items()}
 
 

@@ -20,7 +20,7 @@ _PURPOSE = "the client_state of save_checkpoint"
 
 
 def of_ranks(own: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a checkpoint has of the client_state of all ranks, if any is not rank 0's. Every rank calls it.
+    """The client_states of all ranks for a checkpoint; empty where all are rank 0's. Every rank calls it.
 
     Each packs its own; only those that differ from rank 0's are sent. Raises on all ranks where one cannot be pickled.
     """

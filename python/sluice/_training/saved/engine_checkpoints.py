@@ -100,12 +100,7 @@ class EngineCheckpoints(EngineValues):
         :class:`sluice.StorageError` for what is damaged or of another model. Then the engine is as before, or it was loaded
         in part only and takes only another checkpoint, with states.
         """
-        if custom_load_fn is not None:
-            raise ValueError(
-                "custom_load_fn would find empty parameters: sluice.utils.zero_to_fp32.get_fp32_state_dict_from_zero_checkpoint() "
-                "reads the weights, and inside sluice.zero.GatheredParameters(list(engine.module.parameters()), modifier_rank=0) they "
-                "can be set"
-            )
+        _refuse_custom(custom_load_fn)
         ranks.set_doing("load_checkpoint")
         name = ranks.together(lambda: latest_tag(load_dir) if tag is None else str(tag))
         _check_alike("load_checkpoint", "load_dir", load_dir, name)
@@ -125,15 +120,8 @@ class EngineCheckpoints(EngineValues):
 
         def take(saved: dict[str, Any]) -> None:
             self.loop.in_step = 0
-            if load_module_only:
-                return
-            for key in _COUNTERS:
-                setattr(self, key, saved["counters"].get(key, 0))
-            self._steps_before = self.global_steps - int(self.loop.step)
-            if scheduler is not None and saved["lr_scheduler"] is not None:
-                scheduler.load_state_dict(saved["lr_scheduler"])
-            if has_states:  # after the scheduler, which sets its rates: a script may have set others
-                self.optimizer.load_state_dict(saved["optimizer"])
+            if not load_module_only:
+                self._take_counters(saved, scheduler, has_states)
 
         saved = (checkpoint.load if has_states else checkpoint.load_weights)(
             folder,
@@ -144,3 +132,22 @@ class EngineCheckpoints(EngineValues):
             take=take,
         )
         return folder, saved.get("client_state", {})
+
+    def _take_counters(self, saved: Mapping[str, Any], scheduler: Any, has_states: bool) -> None:
+        """Continues with the checkpoint's counters, its scheduler unless ``scheduler`` is None, and its groups with its states."""
+        for key in _COUNTERS:
+            setattr(self, key, saved["counters"].get(key, 0))
+        self._steps_before = self.global_steps - int(self.loop.step)
+        if scheduler is not None and saved["lr_scheduler"] is not None:
+            scheduler.load_state_dict(saved["lr_scheduler"])
+        if has_states:  # after the scheduler, which sets its rates: a script may have set others
+            self.optimizer.load_state_dict(saved["optimizer"])
+
+
+def _refuse_custom(custom_load_fn: Callable[..., Any] | None) -> None:
+    if custom_load_fn is not None:
+        raise ValueError(
+            "custom_load_fn would find empty parameters: sluice.utils.zero_to_fp32.get_fp32_state_dict_from_zero_checkpoint() "
+            "reads the weights, and inside sluice.zero.GatheredParameters(list(engine.module.parameters()), modifier_rank=0) they "
+            "can be set"
+        )

@@ -70,6 +70,8 @@ def replace(path: str, write: Callable[[str], object]) -> None:
 
 
 def write_bytes(path: str, data: bytes) -> None:
+    """Replaces the file as a whole: a crash leaves the old or the new one."""
+
     def write(draft: str) -> None:
         with open(draft, "wb") as file:
             file.write(data)
@@ -78,11 +80,12 @@ def write_bytes(path: str, data: bytes) -> None:
 
 
 def set_latest(save_dir: str | os.PathLike[str], tag: str) -> None:
+    """Makes `latest` name the tag, as :func:`write_bytes` does."""
     write_bytes(os.path.join(save_dir, _LATEST), tag.encode())
 
 
 def latest_tag(load_dir: str | os.PathLike[str]) -> str | None:
-    """What `latest` names; None where there is no such file. Raises StorageError for an empty one."""
+    """The tag in `latest`; None where there is no such file. Raises StorageError for an empty one."""
     path = os.path.join(load_dir, _LATEST)
     try:
         with open(path) as file:

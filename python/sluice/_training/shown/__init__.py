@@ -1,1 +1,1 @@
-"""What an engine shows of its steps: values in files of monitors, and samples per second."""
+"""Shows an engine's steps: values in files of monitors, and samples per second."""

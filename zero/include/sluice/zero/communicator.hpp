@@ -45,8 +45,9 @@ class Communicator {
   // Starts a call. Does not block. The ticket's errors: InvalidArgument for a call that cannot be
   // or in which ranks disagree, Error when a rank has left or does not answer, RankFailure when
   // it has aborted. All begin_x below end here; reduce, scatter, gather, send and receive have no
-  // function of their own. The second throws InvalidArgument unless on_device(). The first throws
-  // it where only the device's memory can be used (NCCL alone), except for a barrier.
+  // function of their own, all_reduce and broadcast no begin_x. The second throws InvalidArgument
+  // unless on_device(). The first throws it where only the device's memory can be used (NCCL
+  // alone), except for a barrier.
   virtual Ticket begin(const HostCall& call);
   virtual Ticket begin(const DeviceCall& call);
   // Makes the call and throws its error. Blocks; the calling thread may do the work itself, which
@@ -65,10 +66,6 @@ class Communicator {
   // Element-wise sum of `full` over ranks. This rank's shard of the sum replaces its shard of
   // `full`; the rest of `full` is unspecified. Sums are taken in fp32 and rounded once to `dtype`.
   Ticket begin_reduce_scatter(std::span<std::byte> full, DType dtype, std::string label = {});
-  // Sums over ranks, the same bits on every rank.
-  Ticket begin_all_reduce(std::span<double> values, std::string label = {});
-  // Copies `bytes` of rank `root` to every rank.
-  Ticket begin_broadcast(std::span<std::byte> bytes, int root, std::string label = {});
   // Ends on every rank after all have begun it.
   Ticket begin_barrier(std::string label = {});
 
@@ -83,7 +80,9 @@ class Communicator {
   // Begin and finish: block until this rank's part is done, and throw its error.
   void all_gather(std::span<std::byte> full, std::string label = {});
   void reduce_scatter(std::span<std::byte> full, DType dtype, std::string label = {});
+  // Sums over ranks, the same bits on every rank.
   void all_reduce(std::span<double> values, std::string label = {});
+  // Copies `bytes` of rank `root` to every rank.
   void broadcast(std::span<std::byte> bytes, int root, std::string label = {});
   void barrier(std::string label = {});
 };

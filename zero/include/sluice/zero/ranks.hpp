@@ -51,8 +51,6 @@ bool started_by_mpi();
 // directions of a TCP link work at once. Throws Error with the reason and the remedy where this
 // build or this machine has no MPI, or where the MPI library gives no MPI_THREAD_MULTIPLE.
 Ranks join_mpi(const MpiOptions& options);
-// The communicators of ranks that are threads of this process, for tests; element r is rank r's.
-std::vector<Ranks> make_thread_ranks(int world_size);
 // The communicators of a world of one rank.
 Ranks make_single_ranks();
 

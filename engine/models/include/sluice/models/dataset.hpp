@@ -52,10 +52,9 @@ class Dataset {
   // Reserves the last `fraction` (0 < fraction < 1) of the tokens for evaluation, the rest for
   // training. Throws when either part has no window. Call it before read_in_epochs().
   void hold_out(double fraction);
-  // Training uses the tokens before train_end(), evaluation those from eval_begin() on, both
-  // counted over all files. Without hold_out(), training uses all tokens and evaluation none.
+  // Training uses the tokens before train_end(), counted over all files; evaluation those behind
+  // the part that hold_out() left. Without hold_out(), training uses all tokens, evaluation none.
   std::uint64_t train_end() const { return train_end_; }
-  std::uint64_t eval_begin() const { return eval_begin_; }
 
   // Makes draw() read in epochs, in steps of `batch_size` sequences. A step at the end of an epoch
   // has sequences of the next one too; with `drop_last` an epoch ends with its last whole batch

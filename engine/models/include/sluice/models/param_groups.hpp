@@ -55,7 +55,4 @@ void check_param_groups(const config::TrainConfig& config,
 // Whether `name` matches `pattern`: "*" stands for any text, also with dots, "?" for one character.
 bool matches(std::string_view name, std::string_view pattern);
 
-// A parameter with fewer than two dimensions, or whose name ends with "bias".
-bool is_bias_or_norm(const zero::ParamLayout& param);
-
 }  // namespace sluice::models

@@ -64,17 +64,17 @@ struct RankBytes {
 std::uint64_t state_bytes(const RankShape& shape);
 RankBytes rank_bytes(const RankShape& shape, std::uint64_t ranks);
 
-// Bytes that one rank moves in a step.
+// Bytes that a step moves. All ranks together move them, except inputs, which each rank moves.
 struct RankTraffic {
-  double gather_bytes = 0;  // received from other ranks: weights
-  double reduce_bytes = 0;  // sent to other ranks: gradients
-  double copy_bytes = 0;    // between host and device, both directions; of a shard
-  double input_bytes = 0;   // as copy_bytes, inputs of units
-  double read_bytes = 0;    // from the drives
+  double gathered_bytes = 0;  // weights; each rank receives those of the others
+  double reduced_bytes = 0;   // gradients; each rank sends those of the others
+  double copy_bytes = 0;      // between host and device, both directions; without inputs
+  double input_bytes = 0;     // as copy_bytes, inputs of units
+  double read_bytes = 0;      // from the drives
   double written_bytes = 0;
-  double updated = 0;  // elements that its update steps
+  double updated = 0;  // elements that the update steps
 };
-RankTraffic rank_traffic(const RankShape& shape, std::uint64_t ranks);
+RankTraffic rank_traffic(const RankShape& shape);
 // Floating point operations of one rank in a step: 2 for each parameter and token in forward, twice
 // that in backward, forward again with recompute; and attention over whole sequences.
 double rank_flops(const RankShape& shape);
