@@ -65,6 +65,11 @@ class VirtualClock {
     }
     ended.finish();
   }
+  // Gives `server` work for `seconds` after its earlier work, and does not wait.
+  void load(VirtualServer& server, double seconds) {
+    MutexLock lock(mutex_);
+    server.free_at = std::max(server.free_at, now_) + seconds;
+  }
   // Blocks until `seconds`.
   void wait_until(double seconds) {
     TicketSource done;

@@ -20,6 +20,16 @@
 
 namespace sluice::bench {
 
+// How copies go beyond their bandwidth.
+struct VirtualCopies {
+  double wake_up_seconds = 0;  // from the end of a copy until a thread knows of it
+  // The host memory that copies read and write, at `memory_bandwidth`; null: one that has room for
+  // all.
+  VirtualServer* memory = nullptr;
+  double memory_bandwidth = 0;
+  bool out_stays_in_caches = false;  // what copies out write goes to no memory
+};
+
 // Thread-safe.
 class VirtualDevice final : public offload::Device {
  public:
@@ -29,6 +39,8 @@ class VirtualDevice final : public offload::Device {
         bandwidth_(bandwidth),
         pool_(offload::Tier::device, offload::kUnlimited, offload::make_host_source()) {}
 
+  // Before the first copy. `copies` refers to a server that outlives the device.
+  void set_copies(const VirtualCopies& copies) { copies_ = copies; }
   // Announces compute work that the calling thread issues.
   void issue(double seconds) {
     const double now = clock_.now();
@@ -155,7 +167,10 @@ class VirtualDevice final : public offload::Device {
         continue;
       }
       link.busy = true;
-      const double seconds = static_cast<double>(queue.front().span.size_bytes) / bandwidth_;
+      const auto bytes = static_cast<double>(queue.front().span.size_bytes);
+      if (copies_.memory != nullptr && !(&link == &out_ && copies_.out_stays_in_caches))
+        clock_.load(*copies_.memory, bytes / copies_.memory_bandwidth);
+      const double seconds = bytes / bandwidth_;
       clock_.at(now + seconds, [this, &link, &queue] { end(link, queue); });
       return;
     }
@@ -177,11 +192,16 @@ class VirtualDevice final : public offload::Device {
       link.busy = false;
       start(link, now);
     }
-    ended();
+    if (copies_.wake_up_seconds > 0) {
+      clock_.at(now + copies_.wake_up_seconds, std::move(ended));
+    } else {
+      ended();
+    }
   }
 
   VirtualClock& clock_;
   const double bandwidth_;
+  VirtualCopies copies_;
   mutable Mutex mutex_;
   double computed_at_ SLUICE_GUARDED_BY(mutex_) = 0;  // when all issued work has run
   double worked_at_ SLUICE_GUARDED_BY(mutex_) = 0;    // when all works have run

@@ -2,7 +2,14 @@
 // machine with these rates.
 //
 //   virtual_step_bench [--copy-GBps N] [--update-GBps N] [--compute-TFLOPs N] [--case NAME]
-//   [--layers N]
+//   [--layers N] [--tiles N] [--tile-elements N] [--wake-up-us N] [--copies-use-memory 0|1]
+//   [--tiles-in-cache 0|1] [--gradients plan|host|gpu]
+//
+// --tiles, --tile-elements: of the ring of updates. A block has 49,152 elements, six tiles.
+// --wake-up-us: from the end of a copy until a thread knows of it.
+// --copies-use-memory: copies take their bytes of the rate of updates. --tiles-in-cache: gradients
+// that are copied to tiles do not, nor do the updates that read them there. --gradients: where they
+// wait for their updates, in place of where the plan puts them.
 //
 // The defaults are an H100's rates. Models have the shapes of GPT-2 with 1.3 and 6.7 B parameters
 // at a width of 64: the same blocks, micro-batches and passes, and embeddings of the same size
@@ -18,12 +25,14 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,7 +41,9 @@
 #include "sluice/models/dataset.hpp"
 #include "sluice/plan/make_plan.hpp"
 #include "sluice/plan/prediction.hpp"
+#include "sluice/plan/tile_layout.hpp"
 #include "step/step_runner.hpp"
+#include "virtual_cases.hpp"
 #include "virtual_gpu.hpp"
 #include "virtual_optimizer.hpp"
 
@@ -41,6 +52,8 @@ namespace {
 using namespace sluice;
 using namespace sluice::train;
 using config::ByteBudget;
+using sluice::bench::Case;
+using sluice::bench::kCases;
 using sluice::bench::VirtualClock;
 using sluice::bench::VirtualGpu;
 using sluice::bench::VirtualOptimizer;
@@ -49,49 +62,18 @@ struct Rates {
   double copy_GBps = 55;
   double update_GBps = 180;
   double compute_TFLOPs = 500;
+  double wake_up_us = 0;  // after each copy
+  bool copies_use_memory = false;
+  bool tiles_in_cache = false;
 };
 
-struct Case {
-  const char* name;
-  std::int64_t layers;
-  std::int64_t vocabulary;     // at a width of 64
-  std::int64_t micro_batches;  // of a step
-  std::int64_t per_pass;
-  double tokens;                  // of a micro-batch of the large model
-  double clipping;                // 0: none; otherwise it clips nothing
-  std::uint64_t speculative = 0;  // percent of the states that have second states
-  std::int64_t last_pass = 0;     // micro-batches, if not per_pass
-  bool gpu_updates = false;
-  double ratio = 1;  // of the states in host memory; the GPU updates the others in no time
-};
-
-constexpr double kClipsNothing = 1e9;
-// Rows 1 to 3 of a GPU's table (bench/gpu_rows.py). A micro-batch of the 1.3 B model is 8 sequences
-// of 1,024 tokens, and of the 6.7 B model 2 of 2,048. The half is what 126 GiB hold beside 6.7 B.
-const std::vector<Case> kCases = {
-    {"1.3B_128K", 24, 1570, 16, 4, 8192, 0},
-    {"1.3B_128K_clipping", 24, 1570, 16, 4, 8192, kClipsNothing},
-    {"1.3B_128K_clipping_speculative", 24, 1570, 16, 4, 8192, kClipsNothing, 100},
-    {"1.3B_32K", 24, 1570, 4, 4, 8192, 0},
-    {"1.3B_32K_clipping", 24, 1570, 4, 4, 8192, kClipsNothing},
-    {"1.3B_32K_clipping_speculative", 24, 1570, 4, 4, 8192, kClipsNothing, 100},
-    {"1.3B_8K", 24, 1570, 1, 1, 8192, 0},
-    {"1.3B_32K_clipping_gpu_updates", 24, 1570, 4, 4, 8192, kClipsNothing, 0, 0, true},
-    {"1.3B_8K_gpu_updates", 24, 1570, 1, 1, 8192, 0, 0, 0, true},
-    {"1.3B_8K_clipping_gpu_updates", 24, 1570, 1, 1, 8192, kClipsNothing, 0, 0, true},
-    {"1.3B_8K_clipping", 24, 1570, 1, 1, 8192, kClipsNothing},
-    {"1.3B_8K_clipping_speculative", 24, 1570, 1, 1, 8192, kClipsNothing, 100},
-    {"6.7B_32K", 32, 785, 8, 2, 4096, 0},
-    {"6.7B_32K_last_pass_of_4", 32, 785, 8, 2, 4096, 0, 0, 4},
-    {"6.7B_128K", 32, 785, 32, 2, 4096, 0},
-    {"6.7B_128K_clipping", 32, 785, 32, 2, 4096, kClipsNothing},
-    {"6.7B_128K_clipping_speculative", 32, 785, 32, 2, 4096, kClipsNothing, 50},
-    {"6.7B_128K_clipping_gpu_updates", 32, 785, 32, 2, 4096, kClipsNothing, 0, 0, true},
-    // As much of the states as 80 GB hold beside passes of 2 and of 1.
-    {"6.7B_128K_clipping_ratio_0.82", 32, 785, 32, 2, 4096, kClipsNothing, 0, 0, false, 0.82},
-    {"6.7B_128K_clipping_ratio_0.57", 32, 785, 32, 1, 4096, kClipsNothing, 0, 0, false, 0.57},
-    {"6.7B_128K_clipping_ratio_0.57_gpu_updates", 32, 785, 32, 1, 4096, kClipsNothing, 0, 0, true,
-     0.57},
+// The cases to run, and what their plans leave to the command line.
+struct Asked {
+  std::string only;                        // empty: all cases
+  std::int64_t layers = 0;                 // 0: as the case has
+  int tiles = 0;                           // 0: as planned
+  std::uint64_t tile_elements = 0;         // 0: six tiles of a block
+  std::optional<offload::Tier> gradients;  // empty: as planned
 };
 
 constexpr std::int64_t kWidth = 64;
@@ -100,6 +82,7 @@ constexpr std::uint64_t kSeed = 1;
 // Bytes of an element: 16-bit gradient, weight and low half and two moments in fp32 are read, all
 // but the gradient are written, into second states too.
 constexpr double kUpdateBytes = 26;
+constexpr double kGradientBytes = 2;
 
 config::TrainConfig config_of(const Case& each) {
   config::TrainConfig config;
@@ -134,7 +117,20 @@ config::ModelConfig model_of(const Case& each) {
   return model;
 }
 
-plan::Plan plan_of(const Case& each) {
+// Gives the gradients of units whose states are in host memory a home on `tier`. Those of the
+// embedding, which the head adds to, stay on the GPU.
+void move_gradients(plan::Plan& plan, offload::Tier tier) {
+  for (plan::UnitPlacement& unit : plan.units) {
+    if (&unit == &plan.units.front() || unit.states != offload::Tier::host) continue;
+    unit.gradients = tier;
+    unit.gradients_use_slots = false;
+  }
+  constexpr std::uint64_t kMore = std::uint64_t{1} << 28U;
+  plan.planned.tiers.host += kMore;
+  plan.planned.pinned_bytes += kMore;
+}
+
+plan::Plan plan_of(const Case& each, const Asked& asked) {
   const config::TrainConfig config = config_of(each);
   plan::MachineFacts machine = plan::probe_machine(config);
   machine.device_choice.clear();
@@ -146,7 +142,24 @@ plan::Plan plan_of(const Case& each) {
   plan::Plan plan = plan::make_plan(config, model_of(each), plan::Placement::configured, machine);
   plan.rings.update.tile_elements = 8192;  // six tiles of a block; a large model has some 50
   if (each.gpu_updates) plan.rings.update.tile_elements = 2048;  // 24 of a block
+  if (asked.tile_elements > 0) plan.rings.update.tile_elements = asked.tile_elements;
+  if (asked.tiles > 0) plan.rings.update.tiles = asked.tiles;
+  if (asked.gradients && !plan.gradients_summed_on_device()) move_gradients(plan, *asked.gradients);
+  plan.rings.update.tile_bytes =
+      plan::tile_layout(plan.units, plan.state_format,
+                        {plan.compute_dtype, plan.config.gradient_dtype()},
+                        plan.rings.update.tile_elements)
+          .total;
   return plan;
+}
+
+// Parameters of a block of the large model for each of the small one, and so seconds.
+double scale_of(const Case& each) {
+  constexpr double kWidthOf24Layers = 2048;
+  constexpr double kWidthOf32Layers = 4096;
+  const double width =
+      each.vocabulary == kCases.front().vocabulary ? kWidthOf24Layers : kWidthOf32Layers;
+  return width * width / (kWidth * kWidth);
 }
 
 // Operations of a second, scaled by the tokens that a micro-batch lacks.
@@ -197,6 +210,13 @@ struct Measured {
   double device_share = 0;  // of the elements that were updated
 };
 
+// Gradients of all states in host memory are copied to tiles.
+bool gradients_wait_on_gpu(const plan::Plan& plan) {
+  return std::all_of(plan.units.begin(), plan.units.end(), [](const plan::UnitPlacement& unit) {
+    return unit.states != offload::Tier::host || unit.gradients == offload::Tier::device;
+  });
+}
+
 // The seconds of a step in the long run.
 Measured measure(const Case& each, const plan::Plan& plan, const Rates& rates) {
   constexpr int kWarm = 1;
@@ -211,7 +231,14 @@ Measured measure(const Case& each, const plan::Plan& plan, const Rates& rates) {
     initialise_states(resources, kSeed, std::nullopt);
     optimizer.clock = &clock;
     optimizer.bytes_per_second = 1e9 * rates.update_GBps;
-    optimizer.bytes_of_element = kUpdateBytes;
+    const bool in_cache = rates.tiles_in_cache && gradients_wait_on_gpu(plan);
+    optimizer.bytes_of_element = in_cache ? kUpdateBytes - kGradientBytes : kUpdateBytes;
+    bench::VirtualCopies copies;
+    copies.wake_up_seconds = 1e-6 * rates.wake_up_us / scale_of(each);
+    if (rates.copies_use_memory) copies.memory = &optimizer.memory;
+    copies.memory_bandwidth = optimizer.bytes_per_second;
+    copies.out_stays_in_caches = in_cache;
+    gpu.device().set_copies(copies);
     bench::use_optimizer(&optimizer);
     StepRunner runner(resources, kSeed);
     Progress progress;
@@ -241,15 +268,15 @@ Measured measure(const Case& each, const plan::Plan& plan, const Rates& rates) {
 }
 
 // Prints the case's line. Returns the difference.
-double compare(const Case& each, const Rates& rates, const char* separator) {
-  const plan::Plan plan = plan_of(each);
+double compare(const Case& each, const Rates& rates, const Asked& asked, const char* separator) {
+  const plan::Plan plan = plan_of(each, asked);
   const Measured measured = measure(each, plan, rates);
   const plan::Prediction predicted = plan::predict(plan, machine_rates(each, rates));
   // A resident run computes nothing again.
   Case resident = each;
   resident.last_pass = 0;
   const double resident_seconds =
-      plan::predict(plan_of(resident), machine_rates(each, rates)).compute_seconds;
+      plan::predict(plan_of(resident, {}), machine_rates(each, rates)).compute_seconds;
   const double ratio = resident_seconds / measured.step_seconds;
   const double predicted_ratio = resident_seconds / predicted.step_seconds;
   const double difference = predicted_ratio - ratio;
@@ -265,30 +292,64 @@ double compare(const Case& each, const Rates& rates, const char* separator) {
   return difference;
 }
 
+std::optional<offload::Tier> tier_of(const std::string& name) {
+  if (name == "plan") return std::nullopt;
+  if (name == "host") return offload::Tier::host;
+  if (name == "gpu") return offload::Tier::device;
+  throw InvalidArgument("--gradients: plan, host or gpu");
+}
+
+// Whether the name is that of a rate, which it sets.
+bool set_rate(Rates& rates, const std::string& name, const char* value) {
+  if (name == "--copy-GBps")
+    rates.copy_GBps = std::atof(value);
+  else if (name == "--update-GBps")
+    rates.update_GBps = std::atof(value);
+  else if (name == "--compute-TFLOPs")
+    rates.compute_TFLOPs = std::atof(value);
+  else if (name == "--wake-up-us")
+    rates.wake_up_us = std::atof(value);
+  else if (name == "--copies-use-memory")
+    rates.copies_use_memory = std::atoi(value) != 0;
+  else if (name == "--tiles-in-cache")
+    rates.tiles_in_cache = std::atoi(value) != 0;
+  else
+    return false;
+  return true;
+}
+
+bool set_asked(Asked& asked, const std::string& name, const char* value) {
+  if (name == "--case")
+    asked.only = value;
+  else if (name == "--layers")
+    asked.layers = std::atoll(value);
+  else if (name == "--tiles")
+    asked.tiles = std::atoi(value);
+  else if (name == "--tile-elements")
+    asked.tile_elements = static_cast<std::uint64_t>(std::atoll(value));
+  else if (name == "--gradients")
+    asked.gradients = tier_of(value);
+  else
+    return false;
+  return true;
+}
+
 int run(int count, char** arguments) {
   Rates rates;
-  std::string only;
-  std::int64_t layers = 0;
+  Asked asked;
   for (int i = 1; i < count; i += 2) {
     const std::string name = arguments[i];
     SLUICE_CHECK(i + 1 < count, name + " has no value");
     const char* const value = arguments[i + 1];
-    if (name == "--case")
-      only = value;
-    else if (name == "--layers")
-      layers = std::atoll(value);
-    else if (name == "--copy-GBps")
-      rates.copy_GBps = std::atof(value);
-    else if (name == "--update-GBps")
-      rates.update_GBps = std::atof(value);
-    else if (name == "--compute-TFLOPs")
-      rates.compute_TFLOPs = std::atof(value);
-    else
+    if (!set_rate(rates, name, value) && !set_asked(asked, name, value)) {
       throw InvalidArgument(
-          name + ": expected --case, --layers, --copy-GBps, --update-GBps or --compute-TFLOPs");
+          name +
+          ": expected --case, --layers, --copy-GBps, --update-GBps, --compute-TFLOPs, --tiles, "
+          "--tile-elements, --wake-up-us, --copies-use-memory, --tiles-in-cache or --gradients");
+    }
   }
   SLUICE_CHECK(
-      rates.copy_GBps > 0 && rates.update_GBps > 0 && rates.compute_TFLOPs > 0 && layers >= 0,
+      rates.copy_GBps > 0 && rates.update_GBps > 0 && rates.compute_TFLOPs > 0 && asked.layers >= 0,
       "rates are positive numbers");
   at::set_num_threads(1);
   std::printf("{\"copy_GBps\": %g, \"update_GBps\": %g, \"compute_TFLOPs\": %g, \"cases\": [",
@@ -297,15 +358,15 @@ int run(int count, char** arguments) {
   double largest = 0;
   bool agree = true;
   for (Case each : kCases) {
-    if (!only.empty() && only != each.name) continue;
-    if (layers > 0) each.layers = layers;
-    const double difference = std::abs(compare(each, rates, separator));
+    if (!asked.only.empty() && asked.only != each.name) continue;
+    if (asked.layers > 0) each.layers = asked.layers;
+    const double difference = std::abs(compare(each, rates, asked, separator));
     largest = std::max(largest, difference);
     agree = agree && difference <= (each.gpu_updates ? 0.05 : 0.03);
     separator = ",";
   }
   std::printf("\n], \"largest_difference\": %.4f}\n", largest);
-  SLUICE_CHECK(*separator != 0, "no case has the name " + only);
+  SLUICE_CHECK(*separator != 0, "no case has the name " + asked.only);
   return agree ? 0 : 1;
 }
 

@@ -202,6 +202,7 @@ TEST(GpuPlan, FewTokensHaveAGradientSlotForEachUnit) {
   const auto slots = [](std::int64_t micro_batches) {
     config::TrainConfig config = some_config();
     config.gradient_clipping = 0;
+    config.zero.offload_param.device = Device::cpu;  // otherwise they stay on the GPU
     config.gradient_accumulation_steps = micro_batches;
     config.train_batch_size = 2 * micro_batches;
     config.sluice.passes.each = micro_batches;

@@ -1,5 +1,6 @@
 // The number and size of the tiles of the optimizer step, and the cache that makes them smaller.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,6 +13,16 @@
 
 namespace sluice::plan {
 namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+std::uint64_t planned_bytes(const Plan& plan, const std::string& name) {
+  for (const PlanRow& row : plan.planned.rows)
+    if (row.component == name) return row.bytes.host;
+  return 0;
+}
 
 TEST(RingSizes, FollowFromDrivesAndThreads) {
   const auto ring = [](int cores, std::vector<std::string> further, std::uint64_t host_mib,
@@ -39,6 +50,30 @@ TEST(RingSizes, FollowFromDrivesAndThreads) {
   EXPECT_EQ(ring(64, three, 8192), Ring(16, 4));
   EXPECT_EQ(ring(64, three, 700), Ring(4, 4));       // half of the host budget is for homes
   EXPECT_EQ(ring(16, three, 8192, 20), Ring(4, 5));  // as the configuration asks
+}
+
+// A tile waits for the copy of its weights to a GPU, and then for a thread to see the copy's end.
+TEST(RingSizes, AreMoreWhereUpdatesSendWeightsToAGpu) {
+  const auto plan_with = [](Device states, Device weights, bool gpu) {
+    config::TrainConfig config = train_config(states, weights, 8192, 8192);
+    config.sluice.master = config::MasterFormat::split;
+    config.sluice.cache_bytes = {ByteBudget::Kind::bytes, 0};
+    MachineFacts machine = roomy_machine();
+    machine.cores = 16;
+    if (gpu) {
+      machine.device.host_addressable = false;
+      machine.device.gpu = GpuFacts{0, "NVIDIA Test", 8 * kGiB, 8 * kGiB};
+    }
+    return make_plan(config, model_config(2, 2048), Placement::configured, machine);
+  };
+  const Plan sends = plan_with(Device::cpu, Device::none, true);
+  EXPECT_EQ(sends.rings.update.tiles, 8);
+  EXPECT_THAT(sends.choices,
+              Contains(AllOf(StartsWith("update tiles: 8 of "), HasSubstr("copied to the GPU"))));
+  EXPECT_EQ(planned_bytes(sends, "update tiles"), 8 * sends.rings.update.tile_bytes);
+  EXPECT_EQ(plan_with(Device::cpu, Device::none, false).rings.update.tiles, 4);
+  EXPECT_EQ(plan_with(Device::cpu, Device::cpu, true).rings.update.tiles, 4);
+  EXPECT_EQ(plan_with(Device::nvme, Device::none, true).rings.update.tiles, 4) << "as drives ask";
 }
 
 // On a drive a small model saves memory, so its tiles take no more than an eighth of it.

@@ -1,5 +1,6 @@
 #include "sluice/offload/tile_pipeline.hpp"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -50,7 +51,7 @@ void TilePipeline::push(TileJob job, TileLease tile) {
 
 void TilePipeline::do_what_can_be_done() {
   while (front_has_ended(reading_)) compute_oldest_read();
-  while (front_has_ended(computing_)) write_oldest_computed();
+  write_what_is_computed();
   while (front_has_ended(writing_)) retire_oldest_write();
 }
 
@@ -69,13 +70,16 @@ bool TilePipeline::step() {
   // Ended writes first: each frees a tile, in which a read can begin before something is computed.
   // When nothing has ended, the transfer that was begun first is waited for.
   const bool written = front_has_ended(writing_);
-  const bool computed = front_has_ended(computing_);
-  const bool waits = !written && !computed && !front_has_ended(reading_);
+  const auto computed = first_computed();
+  const bool has_computed = computed != computing_.end();
+  const bool waits = !written && !has_computed && !front_has_ended(reading_);
   const bool moves = !reading_.empty() || !writing_.empty();
   if (written || (waits && moves && write_was_begun_first())) {
     retire_oldest_write();
-  } else if (computed || (waits && !moves)) {
-    write_oldest_computed();
+  } else if (has_computed) {
+    write(computed);
+  } else if (waits && !moves) {
+    write(computing_.begin());
   } else {
     compute_oldest_read();
   }
@@ -115,19 +119,29 @@ void TilePipeline::compute_oldest_read() {
     tile.error = error_of([&] { tile.job.compute(tile.lease.bytes()); });
   }
   computing_.push_back(std::move(tile));
-  while (front_has_ended(computing_)) write_oldest_computed();
+  write_what_is_computed();
 }
 
-void TilePipeline::write_oldest_computed() {
-  InFlight tile = std::move(computing_.front());
-  computing_.pop_front();
+std::deque<TilePipeline::InFlight>::iterator TilePipeline::first_computed() {
+  return std::find_if(computing_.begin(), computing_.end(),
+                      [](const InFlight& tile) { return all_done(tile.pending); });
+}
+
+void TilePipeline::write_what_is_computed() {
+  for (auto at = first_computed(); at != computing_.end(); at = first_computed()) write(at);
+}
+
+// Blocks until the tile is computed.
+void TilePipeline::write(const std::deque<InFlight>::iterator& computed) {
+  InFlight tile = std::move(*computed);
+  computing_.erase(computed);
   std::exception_ptr error = error_of([&] { finish_all(tile.pending); });
   if (!tile.error) tile.error = std::move(error);
   tile.begun = next_begun_++;
   if (!tile.error && tile.job.begin_write) {
     tile.error = error_of([&] { tile.pending = tile.job.begin_write(tile.lease.bytes()); });
   }
-  // Failed jobs queue up here too, so that jobs end in order.
+  // Failed jobs queue up here too: they end after those that were written before.
   writing_.push_back(std::move(tile));
 }
 

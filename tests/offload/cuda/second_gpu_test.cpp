@@ -85,8 +85,8 @@ TEST_F(SecondGpu, LeavesTheDeviceOfTheCallersThread) {
   expect_unchanged("make_pinned_source");
   cuda::let_waits_sleep(*api, 1);
   expect_unchanged("let_waits_sleep");
-  cuda::make_stream(dynamic_cast<cuda::GpuDevice&>(*device)).reset();
-  expect_unchanged("make_stream");
+  make_device_stream(*device).reset();
+  expect_unchanged("make_device_stream");
   a.reset();
   expect_unchanged("free");
   make().reset();

@@ -5,6 +5,7 @@
 
 #include "placement/demotion.hpp"
 #include "placement/device_tiles.hpp"
+#include "placement/gradients_on_gpu.hpp"
 #include "placement/promotion.hpp"
 #include "placement/retained_units.hpp"
 #include "placement/spare_memory.hpp"
@@ -206,8 +207,9 @@ void note_activations(Plan& plan, const Preferences& preferences) {
   }
 }
 
+// `stay`: by unit, whether its gradients stay on the GPU for the sake of speed.
 void note_choices(Plan& plan, const Overlap& overlap, const Preferences& preferences,
-                  std::size_t on_gpu) {
+                  std::size_t on_gpu, const std::vector<bool>& stay) {
   std::vector<bool> kept(plan.units.size(), false);
   for (std::size_t u = 0; u < on_gpu; ++u) kept[u] = !plan.units[u].frozen;
   note_spill(plan, "weights", tier_of(plan.config.zero.offload_param.device),
@@ -218,7 +220,8 @@ void note_choices(Plan& plan, const Overlap& overlap, const Preferences& prefere
   const bool on_device = states == Tier::device || plan.gradients_summed_on_device();
   std::vector<bool> wait_on_gpu = are_summed_on_gpu(plan);
   for (std::size_t u = 0; u < plan.units.size(); ++u)
-    wait_on_gpu[u] = kept[u] || (wait_on_gpu[u] && plan.units[u].gradients == Tier::device);
+    wait_on_gpu[u] =
+        kept[u] || stay[u] || (wait_on_gpu[u] && plan.units[u].gradients == Tier::device);
   note_spill(plan, "gradients waiting for the norm", on_device ? Tier::device : Tier::host,
              &UnitPlacement::gradients, on_device ? std::vector<bool>() : wait_on_gpu);
   note_activations(plan, preferences);
@@ -251,6 +254,15 @@ void use_overlap_and_rings(Plan& plan, const Overlap& overlap, const RingSizes& 
   plan.rings.update.tiles = rings.update_tiles;
   plan.rings.gradient_slot_bytes = gradient_slot_bytes(plan);
   plan.rings.gradient_slots = plan.rings.gradient_slot_bytes > 0 ? rings.gradient_slots : 0;
+}
+
+// Device memory that the budget has left, beside blocks that stay mapped between their uses.
+std::uint64_t room_beside(const Plan& plan, const StepModel& model, const Overlap& overlap,
+                          std::uint64_t tiles_bytes) {
+  const DeviceTransient transient = model.peak(plan.units, overlap);
+  const std::uint64_t need = home_bytes(plan, Tier::device) + tiles_bytes + transient.total() +
+                             most_kept_bytes(plan, transient.workspace_bytes);
+  return over(*plan.budget.device_bytes, need);
 }
 
 struct Placed {
@@ -290,11 +302,14 @@ Placed place_with(Plan& plan, const StepModel& model, const Overlap& overlap,
                        *plan.budget.host_bytes - needs.host_bytes(), 0};
   const std::uint64_t flags_bytes = update_flags_bytes(plan).device;
   const TierBytes tiles = add_device_tiles(plan, room);
-  use_spare_memory(plan, preferences, room.host - tiles.host);
+  const std::uint64_t host_left = use_spare_memory(plan, preferences, room.host - tiles.host);
   keep_gradient_sums(plan, room.device - tiles.device);
   retain_units(plan, model, overlap, preferences,
                home_bytes(plan, Tier::device) + flags_bytes + tiles.device);
-  note_choices(plan, overlap, preferences, on_gpu);
+  const std::uint64_t device_left = room_beside(plan, model, overlap, flags_bytes + tiles.device);
+  const std::vector<bool> stay =
+      keep_gradients_on_gpu(plan, preferences, {device_left, host_left, 0});
+  note_choices(plan, overlap, preferences, on_gpu, stay);
   return placed;
 }
 

@@ -12,6 +12,7 @@ constexpr std::pair<bool Preferences::*, const char*> kPreferences[] = {
     {&Preferences::retain_weights_first, "weights stay on the device before activations do"},
     {&Preferences::read_ahead_first, "reading ahead gets spare host memory before gradients"},
     {&Preferences::cache_last, "the cache gets spare host memory last"},
+    {&Preferences::gradients_in_host, "gradients leave the GPU during backward"},
 };
 
 // Other passes of the step: more or fewer of them, or another last one. On a GPU only: elsewhere
@@ -35,6 +36,7 @@ std::vector<PassSizes> other_passes(const Plan& plan) {
 std::vector<Preferences> neighbours(const Preferences& preferences, const Plan& plan) {
   std::vector<Preferences> all;
   for (const auto& [member, text] : kPreferences) {
+    if (member == &Preferences::gradients_in_host && !plan.device.gpu) continue;
     all.push_back(preferences);
     all.back().*member = !(preferences.*member);
   }

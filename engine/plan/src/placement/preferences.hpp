@@ -25,6 +25,9 @@ struct Preferences {
   bool read_ahead_first = false;
   // The cache gets spare host memory last. Only with "cache_bytes": "auto".
   bool cache_last = false;
+  // No gradients stay on the GPU until their updates for the sake of speed: the link may be what
+  // bounds updates. Only on a GPU.
+  bool gradients_in_host = false;
   // The passes of a step; empty: make_plan() chooses. Only where the configuration leaves them
   // open.
   std::optional<PassSizes> passes;

@@ -23,6 +23,10 @@ constexpr std::uint64_t kPiecesPerThread = 4;
 constexpr int kThreadsOfOneTile = 4;
 constexpr std::uint64_t kLargestMoverTileBytes = 4 * kMiB;
 constexpr int kTilesInFlight = 3;  // one read, one computed, one written
+// A tile whose weights go to a GPU waits for their copy, and for a thread that wakes up after it.
+// So short waits leave no core without a tile, there are more of them: two are computed, the others
+// are on their way.
+constexpr int kTilesBesideCopies = 8;
 // DeepSpeed has one buffer each for master, moments and gradient. They are one tile.
 int buffers_per_tile(const Plan& plan) {
   return 2 + static_cast<int>(cpu_adam::moment_count(plan.state_format.rule));
@@ -52,9 +56,17 @@ std::uint64_t wanted_tile_elements(const Plan& plan) {
                     shared ? 2 * kUsualTileElements : kMostTileElements);
 }
 
+// Updates of states in host memory send weights to a GPU.
+bool sends_to_gpu(const Plan& plan) {
+  return !plan.device.host_addressable && plan.placement == Placement::configured &&
+         plan.config.zero.offload_param.device == config::OffloadConfig::Device::none &&
+         plan.config.zero.offload_optimizer.device == config::OffloadConfig::Device::cpu;
+}
+
 // Tiles of `elements` that keep the queues of all drives full in both directions while the threads
 // compute.
 int wanted_tiles(const Plan& plan, std::uint64_t elements) {
+  if (sends_to_gpu(plan)) return kTilesBesideCopies;
   if (elements < kUsualTileElements) return kTilesInFlight;
   const config::AioConfig& aio = plan.config.aio;
   const std::uint64_t drives = plan.config.zero.offload_optimizer.directories().size();
@@ -101,6 +113,11 @@ std::vector<RingSizes> ring_size_ladder(const Plan& plan) {
     rings.mover_tile_bytes =
         std::min(rings.mover_tile_bytes, align_up(largest_bytes, offload::kPageBytes));
     ladder.push_back(rings);
+  }
+  // The least tiles are for budgets that hold no others.
+  if (sends_to_gpu(plan)) {
+    ladder.push_back(ladder.back());
+    ladder.back().update_tiles = kTilesInFlight;
   }
   return ladder;
 }
@@ -168,6 +185,7 @@ std::string why_these_tiles(const Plan& plan) {
             std::to_string(aio.queue_depth) + " requests of " + format_bytes(aio.block_size) +
             (drives == 1 ? " in flight" : " in flight each");
   }
+  if (sends_to_gpu(plan)) line += ", some of them while weights are copied to the GPU";
   return line;
 }
 

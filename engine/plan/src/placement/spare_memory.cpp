@@ -180,10 +180,10 @@ std::string why_no_copies(const Plan& plan, std::uint64_t state_bytes) {
 }
 
 // Room for copies of the states, so that steps go on while a checkpoint is written. The last units
-// come first: without clipping, their updates do.
-void add_checkpoint_copies(Plan& plan, std::uint64_t room_bytes) {
+// come first: without clipping, their updates do. Returns the bytes.
+std::uint64_t add_checkpoint_copies(Plan& plan, std::uint64_t room_bytes) {
   const config::CheckpointConfig& checkpoints = plan.config.sluice.checkpoints;
-  if (checkpoints.every == 0 || checkpoints.directory.empty()) return;
+  if (checkpoints.every == 0 || checkpoints.directory.empty()) return 0;
   const auto can_have = [&](std::size_t u) {
     return plan.units[u].states != Tier::nvme && !plan.units[u].frozen;
   };
@@ -198,7 +198,7 @@ void add_checkpoint_copies(Plan& plan, std::uint64_t room_bytes) {
   if (const std::string why = why_no_copies(plan, all_bytes); !why.empty()) {
     if (given && checkpoints.copy_bytes.value > 0)
       plan.choices.push_back("checkpoint_bytes: unused, because " + why);
-    return;
+    return 0;
   }
   const std::uint64_t limit = std::min(asked, room_bytes);
   const auto [used, units] =
@@ -211,6 +211,7 @@ void add_checkpoint_copies(Plan& plan, std::uint64_t room_bytes) {
   if (given && limit < asked && limit < all_bytes)
     line += "; " + format_bytes(asked) + " were asked for, but host_bytes has no more room";
   plan.choices.push_back(line);
+  return used;
 }
 
 // Fills the cache, unless cache_as_asked() has, and returns the bytes that this takes of the room.
@@ -253,7 +254,8 @@ void drop_cache(Plan& plan) {
   for (UnitPlacement& unit : plan.units) unit.cached = {};
 }
 
-void use_spare_memory(Plan& plan, const Preferences& preferences, std::uint64_t room_bytes) {
+std::uint64_t use_spare_memory(Plan& plan, const Preferences& preferences,
+                               std::uint64_t room_bytes) {
   const bool cache_first = is_cache_first(plan, preferences);
   plan.rings.update.read_ahead_tiles = 0;
   if (cache_first) room_bytes -= add_cache(plan, room_bytes);
@@ -262,7 +264,7 @@ void use_spare_memory(Plan& plan, const Preferences& preferences, std::uint64_t 
   if (!preferences.read_ahead_first) room_bytes -= add_read_ahead(plan, room_bytes);
   if (!cache_first) room_bytes -= add_cache(plan, room_bytes);
   room_bytes -= add_second_states(plan, room_bytes);
-  add_checkpoint_copies(plan, room_bytes);
+  return room_bytes - add_checkpoint_copies(plan, room_bytes);
 }
 
 }  // namespace sluice::plan

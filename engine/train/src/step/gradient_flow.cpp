@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <exception>
+#include <new>
 #include <numeric>
 #include <utility>
 
@@ -116,8 +117,23 @@ void GradientFlow::finish_check(std::size_t unit) {
 
 std::string GradientFlow::first_non_finite_at_home(std::size_t unit) const {
   const offload::TieredBytes& home = resources_.units[unit]->gradients_home();
-  if (home.tier() != offload::Tier::host) return plan_.layouts[unit].name;
-  return first_non_finite(unit, home.host_memory());
+  if (home.tier() == offload::Tier::nvme) return plan_.layouts[unit].name;
+  if (home.tier() != offload::Tier::device) return first_non_finite(unit, home.host_memory());
+  // Read back to name the parameter. No plan counts these bytes: the step fails, or is skipped. The
+  // norm has arrived, so the backward that made the gradient has run.
+  const offload::DeviceSpan values = home.device_memory();
+  try {
+    std::vector<std::byte> copy(gradient_shard_bytes(unit));
+    resources_.device->begin_copy_out(copy, values.first(copy.size()), {}).finish();
+    return first_non_finite(unit, copy);
+  } catch (const std::bad_alloc&) {
+    return plan_.layouts[unit].name;
+  }
+}
+
+std::uint64_t GradientFlow::gradient_shard_bytes(std::size_t unit) const {
+  return zero::shard_count(plan_.layouts[unit], plan_.config.world_size) *
+         size_of(plan_.config.gradient_dtype());
 }
 
 std::string GradientFlow::first_non_finite(std::size_t unit, std::span<std::byte> shard) const {

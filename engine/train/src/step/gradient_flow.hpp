@@ -79,7 +79,7 @@ class GradientFlow {
   // finish_moves().
   double squared_norm() const;
   // Empty, or the name of a parameter whose gradient was not finite when its unit was sent last, in
-  // the unit that backward comes to first; the unit's name where the host cannot read the gradient.
+  // the unit that backward comes to first; the unit's name where the gradient is in a file.
   std::string non_finite() const;
   // Whether updates of this step begin as gradients arrive; speculative updates do not count.
   bool updates_begun() const { return immediate_.has_value(); }
@@ -104,8 +104,10 @@ class GradientFlow {
   void found_non_finite(std::size_t unit, const std::string& name);
   // The parameter of `unit` with the first non-finite value of this rank's shard.
   std::string first_non_finite(std::size_t unit, std::span<std::byte> shard) const;
-  // The name of the unit, unless its gradients are at home in host memory.
+  // As first_non_finite(), of its gradients at home, on a device too; the name of the unit where
+  // they are in a file.
   std::string first_non_finite_at_home(std::size_t unit) const;
+  std::uint64_t gradient_shard_bytes(std::size_t unit) const;  // of this rank
   void lend_home(std::size_t unit);
   void forget(std::size_t unit);
   void finish_front();

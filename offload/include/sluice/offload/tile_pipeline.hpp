@@ -32,7 +32,8 @@ struct TileJob {
   std::function<Tickets(std::span<std::byte> tile)> begin_write;
   // Called once, after the last stage has ended and the tile is free again. The argument is the
   // error of the stage that failed, if any; the stages after it are skipped. Jobs end in the order
-  // of push(). Must not throw, and must not call the pipeline.
+  // of push(), except that one whose begin_compute() is done overtakes those that are computed
+  // longer. Must not throw, and must not call the pipeline.
   std::function<void(std::exception_ptr)> done;
 };
 
@@ -74,7 +75,10 @@ class TilePipeline {
   void begin_read(TileJob job, TileLease lease);
   void do_what_can_be_done();
   void compute_oldest_read();
-  void write_oldest_computed();
+  // The oldest tile that is computed, or the end of computing_.
+  std::deque<InFlight>::iterator first_computed();
+  void write_what_is_computed();
+  void write(const std::deque<InFlight>::iterator& computed);
   void retire_oldest_write();
   bool write_was_begun_first() const;
   static bool front_has_ended(const std::deque<InFlight>& tiles);

@@ -1,0 +1,242 @@
+// Gradients that wait on the GPU for their updates: the bits of gradients that wait in host memory,
+// and the same messages.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "device/tensor_bytes.hpp"
+#include "device_run.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/plan/tile_layout.hpp"
+#include "step/gradient_flow.hpp"
+
+namespace sluice::train {
+namespace {
+
+using test::Home;
+using ::testing::HasSubstr;
+
+using Case = test::RunCase;
+
+// What a RunCase leaves open.
+struct Steps {
+  std::int64_t micro_batches = 3;
+  bool fp32 = false;
+};
+
+struct Result {
+  std::vector<double> losses;
+  std::vector<double> norms;
+  std::vector<bool> updated;
+  std::vector<torch::Tensor> weights;
+};
+
+class GradientsOnGpu : public test::DeviceRun {
+ protected:
+  static constexpr int kSteps = 4;
+
+  plan::Plan plan_of_case(const Case& each, const Steps& steps = {}) const {
+    config::TrainConfig config = config_of(each);
+    config.gradient_accumulation_steps = steps.micro_batches;
+    config.train_batch_size = config.micro_batch_size * steps.micro_batches;
+    config.sluice.passes.each = each.per_pass.value_or(steps.micro_batches);
+    if (steps.fp32) config.bf16 = false;
+    return plan::make_plan(config, model_of(each), plan::Placement::configured,
+                           machine_of(each, true));
+  }
+  // With all gradients beside states in host memory at home on that tier, whatever the plan says.
+  static plan::Plan with_gradients_on(offload::Tier tier, plan::Plan plan) {
+    constexpr std::uint64_t kMore = 32U << 20U;
+    for (plan::UnitPlacement& unit : plan.units) {
+      if (unit.states != offload::Tier::host) continue;
+      unit.gradients = tier;
+      unit.gradients_use_slots = false;
+    }
+    plan.rings.gradient_slots = 0;
+    plan.rings.gradient_slot_bytes = 0;
+    plan.rings.update.tile_elements = 8192;  // several tiles of a unit
+    plan.rings.update.tile_bytes =
+        plan::tile_layout(plan.units, plan.state_format,
+                          {plan.compute_dtype, plan.config.gradient_dtype()},
+                          plan.rings.update.tile_elements)
+            .total;
+    plan.planned.tiers.host += kMore;
+    plan.planned.pinned_bytes += kMore;
+    plan.planned.tiers.device += kMore;
+    return plan;
+  }
+  Result run(const plan::Plan& plan) const {
+    RunResources resources(plan, SwapMode::create, nullptr,
+                           test::make_stand_in_gpu(plan.planned.tiers.device));
+    initialise_states(resources, kSeed, std::nullopt);
+    StepRunner runner(resources, kSeed);
+    Progress progress;
+    progress.loss_scaler = LossScaler(plan.config.fp16);
+    Result result;
+    for (int step = 1; step <= kSteps; ++step) {
+      const UpdateSettings update = next_update(resources, progress, false);
+      const BackwardResult backward =
+          runner.forward_backward(data(), step, progress.loss_scaler.scale(), update, [] {});
+      result.losses.push_back(backward.loss);
+      result.norms.push_back(backward.gradient_norm);
+      result.updated.push_back(runner.end_step(backward, update, progress).updated);
+    }
+    runner.finish_updates();
+    zero::GatherStall stall;
+    for (const auto& unit : resources.units) {
+      unit->finish_gather(stall);
+      result.weights.push_back(tensor_over(unit->weights(), plan.compute_dtype).clone());
+      unit->release();
+    }
+    return result;
+  }
+  void expect_bits_of_those_in_host_memory(const plan::Plan& plan) const;
+};
+
+void GradientsOnGpu::expect_bits_of_those_in_host_memory(const plan::Plan& plan) const {
+  const Result in_host = run(with_gradients_on(offload::Tier::host, plan));
+  const Result on_gpu = run(with_gradients_on(offload::Tier::device, plan));
+  EXPECT_EQ(on_gpu.losses, in_host.losses);
+  EXPECT_EQ(on_gpu.norms, in_host.norms);
+  EXPECT_EQ(on_gpu.updated, in_host.updated);
+  EXPECT_TRUE(on_gpu.updated.back());
+  ASSERT_EQ(on_gpu.weights.size(), in_host.weights.size());
+  for (std::size_t u = 0; u < on_gpu.weights.size(); ++u)
+    EXPECT_TRUE(torch::equal(on_gpu.weights[u], in_host.weights[u])) << "weights of unit " << u;
+}
+
+TEST_P(GradientsOnGpu, HaveTheBitsOfThoseInHostMemory) {
+  expect_bits_of_those_in_host_memory(plan_of_case(GetParam()));
+}
+
+TEST_F(GradientsOnGpu, HaveTheBitsWithOneMicroBatchAndInFp32) {
+  for (const double clipping : {0.0, 1e-3}) {
+    const Case each{.weights = Home::none, .clipping = clipping, .dropout = 0.1};
+    for (const Steps& steps : {Steps{1, false}, Steps{1, true}, Steps{3, true}})
+      expect_bits_of_those_in_host_memory(plan_of_case(each, steps));
+  }
+}
+
+std::vector<Case> cases() {
+  using config::MasterFormat;
+  using config::MomentFormat;
+  return {
+      {.name = "no_clipping", .weights = Home::none, .clipping = 0},
+      {.name = "clipping", .weights = Home::none, .clipping = 1},
+      {.name = "untied", .weights = Home::none, .clipping = 1e-3, .tied = false},
+      {.name = "passes", .weights = Home::none, .clipping = 0, .per_pass = 1},
+      {.name = "fp16", .weights = Home::none, .clipping = 1, .fp16 = true},
+      {.name = "fp32_sums", .weights = Home::none, .clipping = 0, .fp32_sums = true},
+      {.name = "fp32_master", .weights = Home::none, .clipping = 0, .master = MasterFormat::fp32},
+      {.name = "bf16_moments", .weights = Home::none, .clipping = 0, .moments = MomentFormat::bf16},
+      {.name = "weights_in_host_memory", .clipping = 0},
+      {.name = "speculative", .weights = Home::none, .clipping = 1e6, .speculative = true},
+      {.name = "speculative_clipped", .weights = Home::none, .clipping = 1, .speculative = true},
+      {.name = "gpu_updates", .weights = Home::none, .clipping = 0, .gpu_updates = true},
+      {.name = "half_of_states_on_gpu", .weights = Home::none, .clipping = 0, .ratio = 0.4},
+  };
+}
+INSTANTIATE_TEST_SUITE_P(Cases, GradientsOnGpu, testing::ValuesIn(cases()),
+                         [](const auto& each) { return std::string(each.param.name); });
+
+TEST_F(GradientsOnGpu, StayWithoutClippingAndLeaveWithIt) {
+  for (const double clipping : {0.0, 1.0}) {
+    const plan::Plan plan =
+        plan_of_case({.weights = Home::none, .clipping = clipping, .tied = false});
+    for (const plan::UnitPlacement& unit : plan.units)
+      EXPECT_EQ(unit.gradients == offload::Tier::device, clipping == 0);
+  }
+}
+
+// Gradients that are sent by hand.
+class SentGradients : public GradientsOnGpu {
+ protected:
+  SentGradients()
+      : plan_(with_gradients_on(
+            offload::Tier::device,
+            plan_of_case({.weights = Home::none, .clipping = 0, .tied = false, .layers = 3}))),
+        resources_(plan_, SwapMode::create, nullptr,
+                   test::make_stand_in_gpu(plan_.planned.tiers.device)),
+        flow_(resources_) {
+    std::vector<Ticket> work;
+    for (std::size_t u = 0; u < plan_.layouts.size(); ++u) {
+      work.push_back(
+          resources_.updater->begin_initialise(u, [](std::uint64_t, std::span<float> values) {
+            std::fill(values.begin(), values.end(), 1.0F);
+          }));
+    }
+    finish_all(work);
+  }
+  // Ones; `bad`: the parameter that gets one NaN.
+  void send(std::size_t unit, const std::string& bad = "") {
+    flow_.begin_unit(unit);
+    const torch::Tensor flat = tensor_over(resources_.units[unit]->gradients(), DType::bf16);
+    for (const zero::ParamLayout& param : plan_.layouts[unit].params) {
+      const auto first = static_cast<std::int64_t>(param.offset_count);
+      flat.narrow(0, first, static_cast<std::int64_t>(param.count)).add_(1.0);
+      if (param.name == bad) flat[first + 7] = std::numeric_limits<float>::quiet_NaN();
+    }
+    flow_.send_unit(unit);
+  }
+  float weight_of(std::size_t unit) {
+    zero::GatherStall stall;
+    resources_.units[unit]->wait_current(stall);
+    const auto home = resources_.units[unit]->weights_home().device_memory();
+    return tensor_over(home, DType::bf16)[0].item<float>();
+  }
+  std::size_t last() const { return plan_.layouts.size() - 1; }
+
+  const UpdateSettings kUpdate{{cpu_adam::AdamConfig{.learning_rate = 0.5}}, {.step = 1}};
+  const plan::Plan plan_;
+  RunResources resources_;
+  GradientFlow flow_;
+};
+
+TEST_F(SentGradients, NameTheParameterThatIsNotFinite) {
+  flow_.begin_step();
+  flow_.update_immediately(kUpdate);
+  send(last());
+  try {
+    send(2, "transformer.h.1.ln_2.weight");
+    flow_.finish_moves();
+    FAIL() << "went on";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("transformer.h.1.ln_2.weight is not finite"));
+  }
+  flow_.abandon();
+}
+
+TEST_F(SentGradients, OfASkippedStepChangeNothing) {
+  flow_.begin_step();
+  for (std::size_t u = last() + 1; u-- > 0;)
+    send(u, u == 1 ? "transformer.h.0.mlp.c_fc.weight" : "");
+  flow_.finish_moves();
+  EXPECT_EQ(flow_.non_finite(), "transformer.h.0.mlp.c_fc.weight");
+  flow_.drop();
+  for (std::size_t u = 0; u <= last(); ++u) EXPECT_EQ(weight_of(u), 1.0F) << u;
+}
+
+TEST_F(SentGradients, OfAStepThatFailedAreForgotten) {
+  flow_.begin_step();
+  send(last());
+  send(2, "transformer.h.1.ln_2.weight");
+  flow_.abandon();
+  flow_.begin_step();
+  flow_.update_immediately(kUpdate);
+  for (std::size_t u = last() + 1; u-- > 0;) send(u);
+  flow_.finish_moves();
+  double elements = 0;
+  for (std::size_t u = 0; u <= last(); ++u) {
+    EXPECT_EQ(weight_of(u), 0.5F) << u;
+    elements += static_cast<double>(plan_.layouts[u].param_count);
+  }
+  EXPECT_NEAR(flow_.squared_norm() / elements, 1, 1e-6);
+}
+
+}  // namespace
+}  // namespace sluice::train
