@@ -66,10 +66,22 @@ class HostOptimizer(torch.optim.Optimizer):
         raise NotImplementedError
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds a group, as PyTorch's. Raises ValueError for one that an optimizer of another formula made."""
+        """Adds a group, as PyTorch's.
+
+        Raises ValueError for one that an optimizer of another formula made, and for one that has a parameter twice.
+        """
         if isinstance(param_group, dict):
             _foreign_groups.check(param_group, len(self.param_groups), type(self).__name__, self._formula)
         super().add_param_group(param_group)
+        first: dict[torch.Tensor, int] = {}
+        for index, parameter in enumerate(self.param_groups[-1]["params"]):
+            if first.setdefault(parameter, index) != index:
+                number = len(self.param_groups) - 1
+                del self.param_groups[-1]
+                raise ValueError(
+                    f"parameters {first[parameter]} and {index} of group {number} are one parameter, which a step of "
+                    f"{type(self).__name__} would update twice at once: give each parameter once"
+                )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
