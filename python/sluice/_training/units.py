@@ -205,3 +205,14 @@ def check_apart(parameters: Mapping[str, torch.Tensor]) -> None:
                         "tie them by assigning the one Parameter to both modules, or give one a clone() of the values"
                     )
             before.append(extent)
+
+
+def prepare_values(parameters: Mapping[str, torch.Tensor]) -> None:
+    """Makes parameters ready for a loop, which reads their bytes.
+
+    Raises ValueError for two that share memory, as :func:`check_apart`. Views of a conjugate, whose bytes have the opposite
+    sign, get values of their own.
+    """
+    check_apart(parameters)
+    for parameter in filter(torch.is_neg, parameters.values()):
+        parameter.data = parameter.data.resolve_neg()

@@ -90,9 +90,10 @@ class HostOptimizer(torch.optim.Optimizer):
         ``closure``: computes the loss again, with gradients; its result is returned.
 
         Raises AssertionError for a parameter that is not on the CPU; ValueError for a parameter or gradient that is not
-        contiguous, sparse, or of another type; ValueError for a state of another shape than its parameter, or of another
-        type; and ValueError for a rate or constant out of range, or for a group with maximize or lr_decay, which only an
-        engine's step has. An error leaves every parameter as it was. Warns when a parameter or state becomes non-finite.
+        contiguous, sparse, or of another type; ValueError for a parameter that is a view of a conjugate; ValueError for a
+        state of another shape than its parameter, or of another type; and ValueError for a rate or constant out of range, or
+        for a group with maximize or lr_decay, which only an engine's step has. An error leaves every parameter as it was.
+        Warns when a parameter or state becomes non-finite.
         """
         loss = None
         if closure is not None:
@@ -125,8 +126,9 @@ class HostOptimizer(torch.optim.Optimizer):
                 batch = batches.setdefault((step, types), _Batch(number, config, step, types))
                 batch.indices.append(index)
                 addresses = [moment.data_ptr() for moment in moments]
-                batch.tensors.append((parameter.data_ptr(), parameter.grad.data_ptr(), addresses, count, first_element))
-                batch.held.append((parameter.detach(), parameter.grad, moments))
+                gradient = parameter.grad.resolve_neg()  # the kernels read bytes, and not the sign that waits on them
+                batch.tensors.append((parameter.data_ptr(), gradient.data_ptr(), addresses, count, first_element))
+                batch.held.append((parameter.detach(), gradient, moments))
             first_element += count
         return batches.values()
 
@@ -162,6 +164,11 @@ class HostOptimizer(torch.optim.Optimizer):
             raise ValueError(
                 f"the gradient of {name} has shape {list(gradient.shape)} on {gradient.device}, the parameter "
                 f"{list(parameter.shape)} on cpu: compute it again after a change of .data"
+            )
+        if parameter.is_neg():
+            raise ValueError(
+                f"{name} is a view of a conjugate, whose memory has the opposite sign; give it values of its own: "
+                "parameter.data = parameter.data.resolve_neg()"
             )
         for what, tensor in (("", parameter), ("the gradient of ", gradient)):
             if not tensor.is_contiguous():
@@ -209,7 +216,7 @@ class HostOptimizer(torch.optim.Optimizer):
                 raise ValueError(
                     f"the state {name!r} of {place} {wrong}. Load or set states of this parameter, or clear them to begin anew"
                 )
-            state[name] = moment.contiguous()
+            state[name] = moment.contiguous().resolve_neg()
             moments.append(state[name])
         return moments
 
