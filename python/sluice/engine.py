@@ -216,11 +216,8 @@ class SluiceEngine(EngineCheckpoints):
 
     def _end_step(self, lr_kwargs: Mapping[str, Any] | None) -> None:
         has_loss = self.loop.has_loss
-        if not self._had_backward and ranks.world_size() == 1:  # one of several ranks may have no batch
-            log.warning(
-                "step %d has no backward before it: its gradients are zero, and weight decay and momentum move the weights",
-                self.global_steps + 1,
-            )
+        is_empty = not self._had_backward and ranks.world_size() == 1  # one of several ranks may have no batch
+        number = self.global_steps + 1
         self._last = self.optimizer.end_step()
         self.loop.in_step, self._had_backward = 0, False
         self.global_samples += self.train_batch_size()
@@ -234,6 +231,10 @@ class SluiceEngine(EngineCheckpoints):
             asked: Any = getattr(self.lr_scheduler, "optimizer", self.optimizer)
             asked._opt_called = True
             self.lr_scheduler.step(**(lr_kwargs or {}))
+        if is_empty:
+            log.warning(
+                "step %d has no backward before it: its gradients are zero, and weight decay and momentum move the weights", number
+            )
         every = self.loop.steps_per_print
         if every and self.global_steps % every == 0:
             loss = f", loss={self._last.loss:g}" if has_loss else ""  # loss.backward() tells none

@@ -29,7 +29,7 @@ from .optimizer import values_of
 from .owners import check_free, disown, own
 from .report import Report
 from .saved import checkpoint
-from .units import Choice, Unit, check_apart, find_units, is_kept, parameters_of
+from .units import Choice, Unit, find_units, is_kept, parameters_of, prepare_values
 from .watched_loop import WatchedLoop
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class OffloadedModel:
             raise ValueError("fp16 has a loss scale, which a loop of one's own does not apply: use bf16, or sluice.initialize")
         for unit in self.units:
             self.loop.add_unit(unit.name, unit.params, unit.inside)
-        check_apart(self.parameters)
+        prepare_values(self.parameters)
         self._places = {tensor: (tensor.device, tensor.dtype) for tensor in [*self.parameters.values(), *self._kept()]}
 
     def _kept(self) -> list[torch.Tensor]:

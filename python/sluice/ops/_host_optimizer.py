@@ -66,10 +66,22 @@ class HostOptimizer(torch.optim.Optimizer):
         raise NotImplementedError
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds a group, as PyTorch's. Raises ValueError for one that an optimizer of another formula made."""
+        """Adds a group, as PyTorch's.
+
+        Raises ValueError for one that an optimizer of another formula made, and for one that has a parameter twice.
+        """
         if isinstance(param_group, dict):
             _foreign_groups.check(param_group, len(self.param_groups), type(self).__name__, self._formula)
         super().add_param_group(param_group)
+        first: dict[torch.Tensor, int] = {}
+        for index, parameter in enumerate(self.param_groups[-1]["params"]):
+            if first.setdefault(parameter, index) != index:
+                number = len(self.param_groups) - 1
+                del self.param_groups[-1]
+                raise ValueError(
+                    f"parameters {first[parameter]} and {index} of group {number} are one parameter, which a step of "
+                    f"{type(self).__name__} would update twice at once: give each parameter once"
+                )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -78,9 +90,10 @@ class HostOptimizer(torch.optim.Optimizer):
         ``closure``: computes the loss again, with gradients; its result is returned.
 
         Raises AssertionError for a parameter that is not on the CPU; ValueError for a parameter or gradient that is not
-        contiguous, sparse, or of another type; ValueError for a state of another shape than its parameter, or of another
-        type; and ValueError for a rate or constant out of range, or for a group with maximize or lr_decay, which only an
-        engine's step has. An error leaves every parameter as it was. Warns when a parameter or state becomes non-finite.
+        contiguous, sparse, or of another type; ValueError for a parameter that is a view of a conjugate; ValueError for a
+        state of another shape than its parameter, or of another type; and ValueError for a rate or constant out of range, or
+        for a group with maximize or lr_decay, which only an engine's step has. An error leaves every parameter as it was.
+        Warns when a parameter or state becomes non-finite.
         """
         loss = None
         if closure is not None:
@@ -113,8 +126,9 @@ class HostOptimizer(torch.optim.Optimizer):
                 batch = batches.setdefault((step, types), _Batch(number, config, step, types))
                 batch.indices.append(index)
                 addresses = [moment.data_ptr() for moment in moments]
-                batch.tensors.append((parameter.data_ptr(), parameter.grad.data_ptr(), addresses, count, first_element))
-                batch.held.append((parameter.detach(), parameter.grad, moments))
+                gradient = parameter.grad.resolve_neg()  # the kernels read bytes, and not the sign that waits on them
+                batch.tensors.append((parameter.data_ptr(), gradient.data_ptr(), addresses, count, first_element))
+                batch.held.append((parameter.detach(), gradient, moments))
             first_element += count
         return batches.values()
 
@@ -150,6 +164,11 @@ class HostOptimizer(torch.optim.Optimizer):
             raise ValueError(
                 f"the gradient of {name} has shape {list(gradient.shape)} on {gradient.device}, the parameter "
                 f"{list(parameter.shape)} on cpu: compute it again after a change of .data"
+            )
+        if parameter.is_neg():
+            raise ValueError(
+                f"{name} is a view of a conjugate, whose memory has the opposite sign; give it values of its own: "
+                "parameter.data = parameter.data.resolve_neg()"
             )
         for what, tensor in (("", parameter), ("the gradient of ", gradient)):
             if not tensor.is_contiguous():
@@ -197,7 +216,7 @@ class HostOptimizer(torch.optim.Optimizer):
                 raise ValueError(
                     f"the state {name!r} of {place} {wrong}. Load or set states of this parameter, or clear them to begin anew"
                 )
-            state[name] = moment.contiguous()
+            state[name] = moment.contiguous().resolve_neg()
             moments.append(state[name])
         return moments
 

@@ -19,7 +19,7 @@ def _owner(parameter: torch.nn.Parameter) -> Owner:
 def _tensor(value: torch.Tensor) -> torch.Tensor:
     if not isinstance(value, torch.Tensor):
         raise wrong_type("value", value, "a torch.Tensor")
-    return value
+    return value.resolve_conj().resolve_neg()  # its bytes are read, and not the operations that wait on them
 
 
 def _moment(owner: Owner, key: str) -> int:
@@ -110,7 +110,8 @@ def _shard(param: torch.nn.Parameter, whole: torch.Tensor) -> torch.Tensor:
 
 def _whole(param: torch.nn.Parameter, shard: torch.Tensor) -> torch.Tensor:
     size = _shard_size(param)
-    if _tensor(shard).numel() != size:
+    shard = _tensor(shard)
+    if shard.numel() != size:
         raise ValueError(f"a shard of {shard.numel()} elements is given, and this rank's has {size}")
     flat = ranks.gathered(shard.detach().flatten().float())
     return flat[: param.ds_numel].view(param.ds_shape)  # type: ignore[attr-defined]

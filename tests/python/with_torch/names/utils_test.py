@@ -96,3 +96,26 @@ def test_a_loader_repeats_what_can_be_iterated_again() -> None:
     assert endless.loader is loader
     with pytest.raises(StopIteration):
         next(utils.RepeatingLoader([]))
+
+
+def test_values_whose_sign_waits_are_taken_with_it() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1))
+    model[0].weight = torch.nn.Parameter(torch.tensor([[0.5j]]).conj().imag)
+    assert model[0].weight.is_neg()
+    engine = engine_of(model, config(gradient_accumulation_steps=2))
+    weight = model[0].weight
+    assert utils.safe_get_full_fp32_param(weight).item() == -0.5
+    engine.backward(engine(torch.ones(1, 1)).sum())
+    engine.step()
+    negative = torch.tensor([[1j]]).conj().imag
+    assert negative.is_neg()
+    utils.safe_set_full_grad(weight, negative)
+    assert utils.safe_get_full_grad(weight).item() == -1
+    utils.safe_set_full_fp32_param(weight, negative)
+    assert utils.safe_get_full_fp32_param(weight).item() == -1
+    utils.safe_set_full_optimizer_state(weight, negative, "exp_avg")
+    assert utils.safe_get_full_optimizer_state(weight, "exp_avg").item() == -1
+    utils.safe_set_local_fp32_param(weight, 2 * torch.ones(1))
+    utils.safe_set_local_fp32_param(weight, negative)
+    assert utils.safe_get_local_fp32_param(weight).item() == -1
+    engine.destroy()

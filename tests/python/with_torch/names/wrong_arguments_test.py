@@ -33,6 +33,32 @@ def over_one_memory() -> nn.Module:
     return model
 
 
+class Rows(nn.Module):
+    """Two parameters that are views of one matrix."""
+
+    def __init__(self, first: Any, second: Any) -> None:
+        super().__init__()
+        whole = torch.randn(2 * WIDTH, 2 * WIDTH)
+        self.first, self.second = nn.Parameter(whole[first]), nn.Parameter(whole[second])
+
+    def forward(self) -> torch.Tensor:
+        return self.first.square().sum() + self.second.sin().sum()
+
+
+UPPER, LEFT, RIGHT = slice(WIDTH), (slice(None), slice(WIDTH)), (slice(None), slice(WIDTH, None))
+OVERLAPPING: dict[str, tuple[Any, Any]] = {
+    "rows": (UPPER, slice(WIDTH - 1, None)),
+    "a row inside": (slice(None), slice(3, 4)),
+    "columns": (LEFT, (slice(None), slice(WIDTH - 1, None))),
+    "rows and columns": (UPPER, RIGHT),
+}
+APART: dict[str, tuple[Any, Any]] = {
+    "rows": (UPPER, slice(WIDTH, None)),
+    "columns": (LEFT, RIGHT),
+    "every second row": (slice(0, None, 2), slice(1, None, 2)),
+}
+
+
 class AdamW(torch.optim.Optimizer):
     """Another formula under the name of PyTorch's."""
 
@@ -73,6 +99,29 @@ def test_a_plan_refuses_it_too(case: str) -> None:
     make_model, error, message = MODELS[case]
     with pytest.raises(error, match=message):
         sluice.plan(make_model(), config())
+
+
+@pytest.mark.parametrize("case", OVERLAPPING)
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_parameters_that_share_some_memory_are_refused(case: str, is_turned: bool) -> None:
+    slices = OVERLAPPING[case][::-1] if is_turned else OVERLAPPING[case]
+    with pytest.raises(ValueError, match="parameters first and second are over the same memory"):
+        engine_of(Rows(*slices))
+
+
+@pytest.mark.parametrize("case", APART)
+def test_parts_of_a_matrix_that_share_no_memory_train(case: str) -> None:
+    model = Rows(*APART[case])
+    first, second = model.first.detach().clone(), model.second.detach().clone()
+    engine = engine_of(model)
+    torch.testing.assert_close(engine().item(), (first.square().sum() + second.sin().sum()).item())
+    engine.destroy()
+
+
+def test_a_tied_parameter_is_over_one_memory() -> None:
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
+    model[1].weight = model[0].weight
+    engine_of(model).destroy()
 
 
 def test_frozen_parameters_may_be_over_one_memory() -> None:

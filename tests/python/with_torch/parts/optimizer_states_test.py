@@ -147,3 +147,34 @@ def test_an_error_of_a_later_group_leaves_the_earlier_ones(error: str) -> None:
     optimizer.param_groups[1]["lr"] = 1.0
     optimizer.step()
     assert [optimizer.state[one]["step"] for one in (first, second)] == [1, 1]
+
+
+def negative_one() -> torch.Tensor:
+    """A value that PyTorch negates when it reads it: its memory has 1."""
+    value = torch.tensor([1j]).conj().imag
+    assert value.is_neg()
+    assert value.is_contiguous()
+    return value
+
+
+def test_values_whose_sign_waits_are_read_with_it() -> None:
+    made = []
+    for gradient, moment in ((negative_one(), negative_one()), (torch.tensor([-1.0]), torch.tensor([-1.0]))):
+        parameter = torch.nn.Parameter(torch.ones(1))
+        optimizer = CPUSGD([parameter], lr=0.1, momentum=0.9)
+        parameter.grad = torch.ones(1)
+        optimizer.step()
+        optimizer.state[parameter]["momentum_buffer"] = moment
+        parameter.grad = gradient
+        optimizer.step()
+        made.append((parameter.item(), optimizer.state[parameter]["momentum_buffer"].item()))
+    assert made[0] == made[1]
+    parameter = torch.nn.Parameter(negative_one())
+    parameter.grad = torch.ones(1)
+    optimizer = CPUSGD([parameter], lr=0.1)
+    with pytest.raises(ValueError, match="parameter 0 of group 0 is a view of a conjugate.*resolve_neg"):
+        optimizer.step()
+    assert parameter.item() == -1
+    parameter.data = parameter.data.resolve_neg()
+    optimizer.step()
+    assert parameter.item() == pytest.approx(-1.1)

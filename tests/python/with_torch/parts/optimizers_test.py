@@ -346,3 +346,16 @@ def test_a_forked_child_steps_and_ends() -> None:
     assert exit_code_of_fork(child) == 0
     train(optimizer, params, range(5, 10))  # the parent's goes on
     assert all(torch.equal(a, b) for a, b in zip(whole, params))
+
+
+@pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate parameters")
+@pytest.mark.parametrize("kind", [CPUSGD, DeepSpeedCPUAdam, DeepSpeedCPUAdagrad, DeepSpeedCPULion])
+def test_a_parameter_twice_in_a_group_is_refused(kind: Any) -> None:
+    one, other, third = (torch.nn.Parameter(torch.ones(5)) for _ in range(3))
+    with pytest.raises(ValueError, match=rf"parameters 0 and 2 of group 0 are one parameter, .* {kind.__name__} would update twice"):
+        kind([one, other, one], lr=0.1)
+    optimizer = kind([one], lr=0.1)
+    with pytest.raises(ValueError, match="parameters 0 and 1 of group 1 are one parameter"):
+        optimizer.add_param_group({"params": [other, other]})
+    optimizer.add_param_group({"params": [other, third]})  # the group that was refused has left nothing
+    assert [len(group["params"]) for group in optimizer.param_groups] == [1, 2]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_models import config
 from torch import nn
 
 import sluice
@@ -129,4 +130,27 @@ def test_a_step_without_a_backward_is_named(caplog: pytest.LogCaptureFixture) ->
     caplog.clear()
     train(engine)
     assert "backward" not in caplog.text
+    engine.destroy()
+
+
+class Leaking(nn.Module):
+    """A unit that shows a tensor otherwise than as its output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.inner = nn.Parameter(torch.full((), 0.5)), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.shown = self.scale.exp()
+        return self.inner(x)
+
+
+def test_a_step_that_fails_is_not_said_to_have_no_backward(caplog: pytest.LogCaptureFixture) -> None:
+    model = nn.Sequential(Leaking(), nn.Linear(8, 8))
+    engine, *_ = sluice.initialize(model=model, config=config())
+    output = engine(torch.ones(4, 8))
+    engine.backward((model[0].shown * output.detach()).square().mean())
+    with pytest.raises(ValueError, match="0.scale has a gradient from outside its unit's backward"):
+        engine.step()
+    assert "has no backward before it" not in caplog.text
     engine.destroy()
