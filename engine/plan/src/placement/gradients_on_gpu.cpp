@@ -25,8 +25,8 @@ bool can_stay(const Plan& plan, const UnitPlacement& unit) {
 // Host memory for gradients at home and in slots, and for the tiles that may hold them.
 std::uint64_t host_bytes_of_gradients(const Plan& plan) {
   const UpdateRing& ring = plan.rings.update;
-  const std::uint64_t tiles = static_cast<std::uint64_t>(ring.tiles) +
-                              static_cast<std::uint64_t>(ring.read_ahead_tiles);
+  const std::uint64_t tiles =
+      static_cast<std::uint64_t>(ring.tiles) + static_cast<std::uint64_t>(ring.read_ahead_tiles);
   std::uint64_t sum =
       tiles * pool_bytes(ring.tile_bytes) + static_cast<std::uint64_t>(plan.rings.gradient_slots) *
                                                 pool_bytes(plan.rings.gradient_slot_bytes);

@@ -17,8 +17,8 @@ void drop_cache(Plan& plan);
 // Spends `room_bytes` of host memory on the cache of states, on slots for gradients that wait, on
 // tiles for reading states ahead, on second states, and on copies of states for checkpoints. That
 // is the default order; the preferences may change that of the first three.
-// Needs plan.units and plan.rings. A cache that is filled already takes nothing of the room. Returns
-// the bytes that are left.
+// Needs plan.units and plan.rings. A cache that is filled already takes nothing of the room.
+// Returns the bytes that are left.
 std::uint64_t use_spare_memory(Plan& plan, const Preferences& preferences,
                                std::uint64_t room_bytes);
 
