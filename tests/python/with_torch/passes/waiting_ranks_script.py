@@ -12,7 +12,7 @@ from small_models import Tied, batch, config, engine_of, loss_of, make
 import sluice
 
 RANK, WHAT = int(sys.argv[1]), sys.argv[3]
-OUTSIDE_SECONDS = 5
+OUTSIDE_SECONDS = 8
 
 
 class Scaled(Tied):
