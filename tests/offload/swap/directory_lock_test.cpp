@@ -207,7 +207,7 @@ class ReadOnlyStoreTest : public SwapStoreTest {
   // Returns what `body` says in a process of nobody, whose working directory is the store's.
   std::string said_by_nobody(const std::function<std::string(nvme::IoEngine&)>& body) {
     make_read_only(dir_.path());
-    const std::string said = nvme::run_in_child([&]() -> std::string {
+    std::string said = nvme::run_in_child([&]() -> std::string {
       std::string failed = become_nobody(dir_.path());
       return failed.empty() ? body(*make_engine()) : failed;
     });
