@@ -22,7 +22,7 @@ BARS = {
 }
 EXPOSED_BARS = {128 * KI: 5.0}  # percent of a step
 GAP_BAR = 2.0  # percent of the planned bytes
-# Of a run with its start, by tokens a step: as runs took on an H200, and some more. On an H100 they started faster.
+# Seconds of a run with its start, by tokens a step: as runs took on an H200, and some more. On an H100 they started faster.
 NEEDED_SECONDS = {8 * KI: 25.0, 32 * KI: 25.0, 128 * KI: 35.0}
 NEEDED_SECONDS_OF_6_7B = 95.0
 MICRO_TOKENS = {"1.3 B": 8 * KI, "6.7 B": 4 * KI}  # of a micro-batch, on both sides

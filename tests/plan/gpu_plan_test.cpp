@@ -16,10 +16,7 @@ using testing::HasSubstr;
 using testing::Not;
 
 MachineFacts with_gpu(std::uint64_t free_bytes) {
-  MachineFacts machine = roomy_machine();
-  machine.device.gpu = GpuFacts{0, "NVIDIA Test", 2 * free_bytes, free_bytes};
-  machine.device.host_addressable = false;
-  return machine;
+  return machine_with_gpu(free_bytes, 2 * free_bytes);
 }
 
 config::TrainConfig some_config() {

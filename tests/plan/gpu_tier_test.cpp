@@ -20,13 +20,6 @@ using testing::Contains;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-MachineFacts with_gpu(std::uint64_t free_bytes) {
-  MachineFacts machine = roomy_machine();
-  machine.device.gpu = GpuFacts{0, "NVIDIA Test", free_bytes, free_bytes};
-  machine.device.host_addressable = false;
-  return machine;
-}
-
 // One pass of one micro-batch, with clipping.
 config::TrainConfig some_config(config::MasterFormat master) {
   config::TrainConfig config = train_config(Device::cpu, Device::cpu, 0, 0);
@@ -61,7 +54,7 @@ class GpuTier : public testing::TestWithParam<config::MasterFormat> {
   }
 
   const config::ModelConfig model_ = model_config(16, 512);
-  MachineFacts machine_ = with_gpu(8 * kGiB);
+  MachineFacts machine_ = machine_with_gpu(8 * kGiB);
   config::TrainConfig config_;
   Plan roomy_;
   std::uint64_t host_bytes_ = 0;
@@ -185,7 +178,7 @@ class SmallDrive : public testing::Test {
     return make_plan(config_, model_config(16, 512), Placement::configured, machine_);
   }
 
-  MachineFacts machine_ = with_gpu(8 * kGiB);
+  MachineFacts machine_ = machine_with_gpu(8 * kGiB);
   config::TrainConfig config_ = some_config(config::MasterFormat::fp32);
   std::uint64_t host_bytes_ = 8 * kGiB;
 };

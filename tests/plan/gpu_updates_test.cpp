@@ -17,18 +17,13 @@ using testing::Contains;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-MachineFacts with_gpu() {
-  MachineFacts machine = roomy_machine();
-  machine.device.gpu = GpuFacts{0, "NVIDIA Test", 8 * kGiB, 8 * kGiB};
-  machine.device.host_addressable = false;
-  return machine;
-}
 config::TrainConfig asking(Device states, Device weights) {
   config::TrainConfig config = train_config(states, weights, 1024, 1024);
   config.sluice.updates.on_gpu = true;
   return config;
 }
-Plan plan_of(const config::TrainConfig& config, const MachineFacts& machine = with_gpu()) {
+Plan plan_of(const config::TrainConfig& config,
+             const MachineFacts& machine = machine_with_gpu(8 * kGiB)) {
   return make_plan(config, model_config(8, 256), Placement::configured, machine);
 }
 TierBytes row_of(const Plan& plan, const char* name) {

@@ -17,12 +17,6 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-MachineFacts with_gpu() {
-  MachineFacts machine = roomy_machine();
-  machine.device.gpu = GpuFacts{0, "NVIDIA Test", 64 * kGiB, 64 * kGiB};
-  machine.device.host_addressable = false;
-  return machine;
-}
 // No clipping: updates begin as gradients arrive.
 config::TrainConfig some_config() {
   config::TrainConfig config = train_config(Device::cpu, Device::none, 8192, 8192);
@@ -31,7 +25,8 @@ config::TrainConfig some_config() {
   return config;
 }
 Plan plan_of(const config::TrainConfig& config, const FindRates& find_rates = {}) {
-  return make_plan(config, model_config(8, 256), Placement::configured, with_gpu(), find_rates);
+  return make_plan(config, model_config(8, 256), Placement::configured, machine_with_gpu(64 * kGiB),
+                   find_rates);
 }
 // Beside the embedding's, which the head adds to.
 std::int64_t waiting_on_gpu(const Plan& plan) {

@@ -25,6 +25,15 @@ inline MachineFacts roomy_machine() {
   return machine;
 }
 
+// A GPU with so many free bytes computes there; without `total_bytes` all of its memory is free.
+inline MachineFacts machine_with_gpu(std::uint64_t free_bytes, std::uint64_t total_bytes = 0) {
+  MachineFacts machine = roomy_machine();
+  machine.device.gpu =
+      GpuFacts{0, "NVIDIA Test", total_bytes > 0 ? total_bytes : free_bytes, free_bytes};
+  machine.device.host_addressable = false;
+  return machine;
+}
+
 inline config::TrainConfig train_config(Device optimizer, Device param, std::uint64_t device_mib,
                                         std::uint64_t host_mib) {
   config::TrainConfig config;

@@ -20,19 +20,14 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-MachineFacts with_gpu(std::uint64_t free_bytes = 8 * kGiB) {
-  MachineFacts machine = roomy_machine();
-  machine.device.gpu = GpuFacts{0, "NVIDIA Test", free_bytes, free_bytes};
-  machine.device.host_addressable = false;
-  return machine;
-}
 config::TrainConfig asking(double ratio, Device weights = Device::cpu) {
   config::TrainConfig config = train_config(Device::cpu, weights, 1024, 1024);
   config.gradient_clipping = 1;
   config.zero.offload_optimizer.ratio = ratio;
   return config;
 }
-Plan plan_of(const config::TrainConfig& config, const MachineFacts& machine = with_gpu()) {
+Plan plan_of(const config::TrainConfig& config,
+             const MachineFacts& machine = machine_with_gpu(8 * kGiB)) {
   return make_plan(config, model_config(8, 256), Placement::configured, machine);
 }
 std::size_t units_on_gpu(const Plan& plan) {
@@ -54,7 +49,8 @@ double share_of(const Plan& plan, std::size_t units) {
 struct Both {
   Plan without, with;
 };
-Both plans_of(std::uint64_t device_bytes, const MachineFacts& machine = with_gpu()) {
+Both plans_of(std::uint64_t device_bytes,
+              const MachineFacts& machine = machine_with_gpu(8 * kGiB)) {
   config::TrainConfig config = asking(1);
   config.sluice.passes.each = 4;
   config.sluice.device_bytes.value = device_bytes;
@@ -142,7 +138,7 @@ TEST(StatesOnGpu, LeaveRoomForKeptBlocks) {
       if (row.component == "kept blocks") return row.bytes.device;
     return std::uint64_t{0};
   };
-  MachineFacts machine = with_gpu();
+  MachineFacts machine = machine_with_gpu(8 * kGiB);
   machine.device.gpu->page_bytes = 2 * kMiB;
   for (std::uint64_t device_bytes = 500 * kMiB; device_bytes < 800 * kMiB;
        device_bytes += 20 * kMiB) {
@@ -161,7 +157,7 @@ TEST(StatesOnGpu, AreNoDowngradeWhereTheShareIsSmallerThanAUnit) {
 }
 
 TEST(StatesOnGpu, AreNoneWhereTheBuildHasNoKernels) {
-  MachineFacts machine = with_gpu();
+  MachineFacts machine = machine_with_gpu(8 * kGiB);
   machine.device.has_update_kernels = false;
   config::TrainConfig config = asking(0, Device::none);
   const Plan plan = plan_of(config, machine);

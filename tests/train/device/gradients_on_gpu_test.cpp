@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 
 using Case = test::RunCase;
 
-// What a RunCase leaves open.
+// Settings of a run that a RunCase leaves open.
 struct Steps {
   std::int64_t micro_batches = 3;
   bool fp32 = false;

@@ -45,7 +45,7 @@ struct TileWork {
   const char* what = "";  // name in the trace
   Parts read_states = Parts::none;
   Parts write_states = Parts::none;
-  // What is read is for a checkpoint, and counts in no step.
+  // Reads are for a checkpoint, and count in no step.
   bool of_checkpoint = false;
   bool read_gradient = false;
   bool write_weight = false;
