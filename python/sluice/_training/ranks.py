@@ -215,7 +215,7 @@ def join(backend: str = "gloo", timeout: datetime.timedelta | None = None) -> No
 
 def groups() -> Groups:
     """For the thread that trains, and for the one that gathers; None for one rank."""
-    global _control, _peers
+    global _peers
     if world_size() == 1:
         return None, None
     join()
@@ -223,22 +223,26 @@ def groups() -> Groups:
         store = dist.distributed_c10d.PrefixStore("sluice", dist.distributed_c10d._get_default_store())
         _peers = Peers(dist.get_rank(), dist.get_world_size(), store, limit_seconds())
     set_doing("the start of an engine or a plan")
+    _make_control()
     with _with_all():
-        if _control is None:
-            _control = dist.new_group(backend="gloo")
         return RankGroup(), RankGroup()
 
 
 def meet() -> bool:
     """Joins the ranks before there is an engine. False where no other rank is to be met. Every rank calls it."""
-    global _control
     if not dist.is_available() or world_size() == 1:
         return False
     join()
+    _make_control()
+    return True
+
+
+def _make_control() -> None:
+    """The group of values in host memory, once. Every rank calls it."""
+    global _control
     if _control is None:
         with _with_all():
             _control = dist.new_group(backend="gloo")
-    return True
 
 
 def end(has_failed: bool) -> None:
