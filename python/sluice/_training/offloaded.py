@@ -177,7 +177,7 @@ class OffloadedModel:
             raise ValueError("fp16 has a loss scale, which a loop of one's own does not apply: use bf16, or sluice.initialize")
         for unit in self.units:
             self.loop.add_unit(unit.name, unit.params, unit.inside)
-        prepare_values(self.parameters)
+        prepare_values(self.parameters, dict(self.model.named_buffers()))
         self._places = {tensor: (tensor.device, tensor.dtype) for tensor in [*self.parameters.values(), *self._kept()]}
 
     def _kept(self) -> list[torch.Tensor]:

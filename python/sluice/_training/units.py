@@ -153,22 +153,22 @@ def parameters_of(units: list[Unit]) -> dict[str, nn.Parameter]:
 
 @dataclass
 class _Extent:
-    """A parameter and the bytes from its first element to behind its last one, which may have gaps."""
+    """A tensor and the bytes from its first element to behind its last one, which may have gaps."""
 
     name: str
-    parameter: torch.Tensor
+    tensor: torch.Tensor
     begin: int
     end: int
 
     @classmethod
-    def of(cls, name: str, parameter: torch.Tensor) -> _Extent:
-        last = sum((size - 1) * stride for size, stride in zip(parameter.shape, parameter.stride()))
-        begin = parameter.data_ptr()
-        return cls(name, parameter, begin, begin + (last + 1) * parameter.element_size())
+    def of(cls, name: str, tensor: torch.Tensor) -> _Extent:
+        last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+        begin = tensor.data_ptr()
+        return cls(name, tensor, begin, begin + (last + 1) * tensor.element_size())
 
     def meets(self, other: _Extent) -> bool:
         """Whether a byte is in elements of both, whose extents have one in common."""
-        if self.parameter.is_contiguous() and other.parameter.is_contiguous():
+        if self.tensor.is_contiguous() and other.tensor.is_contiguous():
             return True
         begin = min(self.begin, other.begin)
         taken = torch.zeros(max(self.end, other.end) - begin, dtype=torch.bool, device="cpu")
@@ -176,43 +176,52 @@ class _Extent:
         return bool(other._bytes_in(taken, begin).any())
 
     def _bytes_in(self, memory: torch.Tensor, begin: int) -> torch.Tensor:
-        width = self.parameter.element_size()
-        strides = [stride * width for stride in self.parameter.stride()]
-        return memory.as_strided([*self.parameter.shape, width], [*strides, 1], self.begin - begin)
+        width = self.tensor.element_size()
+        strides = [stride * width for stride in self.tensor.stride()]
+        return memory.as_strided([*self.tensor.shape, width], [*strides, 1], self.begin - begin)
 
 
-def check_apart(parameters: Mapping[str, torch.Tensor]) -> None:
-    """Raises ValueError for two parameters that share memory, of which one trains: each would get values of its own.
+def check_apart(parameters: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]) -> None:
+    """Raises ValueError for two that share memory, of which one is a parameter that trains: each would get values of its own.
 
     Columns of one matrix share none, although they lie between each other.
     """
-    places = {name: place for place, name in enumerate(parameters)}
+    places = {name: place for place, name in enumerate([*parameters, *buffers])}
     extents: dict[torch.device, list[_Extent]] = {}
-    for name, parameter in parameters.items():
-        if parameter.layout != torch.strided or parameter.numel() == 0 or parameter.data_ptr() == 0:
-            continue  # the loop refuses it
-        extents.setdefault(parameter.device, []).append(_Extent.of(name, parameter))
+    for name, tensor in [*parameters.items(), *buffers.items()]:
+        if tensor.layout != torch.strided or tensor.numel() == 0 or tensor.data_ptr() == 0:
+            continue  # the loop refuses such a parameter
+        extents.setdefault(tensor.device, []).append(_Extent.of(name, tensor))
     for found in extents.values():
         before: list[_Extent] = []  # those that end behind the beginning of the next one
         for extent in sorted(found, key=lambda each: each.begin):
             before = [each for each in before if each.end > extent.begin]
             for other in before:
-                trains = extent.parameter.requires_grad or other.parameter.requires_grad
+                first, second = sorted([extent, other], key=lambda each: places[each.name])
+                trains = any(each.name in parameters and each.tensor.requires_grad for each in (first, second))
                 if trains and extent.meets(other):
-                    names = sorted([extent.name, other.name], key=places.__getitem__)
-                    raise ValueError(
-                        f"parameters {names[0]} and {names[1]} are over the same memory, and each would be updated by itself: "
-                        "tie them by assigning the one Parameter to both modules, or give one a clone() of the values"
-                    )
+                    raise ValueError(_shared(first.name, second.name, second.name in parameters))
             before.append(extent)
 
 
-def prepare_values(parameters: Mapping[str, torch.Tensor]) -> None:
+def _shared(first: str, second: str, both_are_parameters: bool) -> str:
+    if both_are_parameters:
+        return (
+            f"parameters {first} and {second} are over the same memory, and each would be updated by itself: tie them by "
+            "assigning the one Parameter to both modules, or give one a clone() of the values"
+        )
+    return (
+        f"buffer {second} is over the memory of parameter {first}, and would keep the values from before the first step: use "
+        "the parameter in forward(), or give the buffer a clone() of the values"
+    )
+
+
+def prepare_values(parameters: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]) -> None:
     """Makes parameters ready for a loop, which reads their bytes.
 
     Raises ValueError for two that share memory, as :func:`check_apart`. Views of a conjugate, whose bytes have the opposite
     sign, get values of their own.
     """
-    check_apart(parameters)
+    check_apart(parameters, buffers)
     for parameter in filter(torch.is_neg, parameters.values()):
         parameter.data = parameter.data.resolve_neg()

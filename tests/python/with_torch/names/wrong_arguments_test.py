@@ -27,6 +27,12 @@ def with_meta_buffer() -> nn.Module:
     return model
 
 
+def with_view_of_weight() -> nn.Module:
+    model = small()
+    model[0].register_buffer("key", model[0].weight.detach().t())
+    return model
+
+
 def over_one_memory() -> nn.Module:
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
     model[1].weight.data = model[0].weight.data
@@ -73,6 +79,7 @@ MODELS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a buffer without values": (with_meta_buffer, ValueError, "buffer 1.scale is on the meta device"),
     "a lazy parameter": (lambda: nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 1)), ValueError, "0.weight has no shape yet"),
     "a script": (lambda: torch.jit.script(small()), ValueError, "ScriptModule, which takes no hooks"),
+    "a buffer over a weight": (with_view_of_weight, ValueError, "buffer 0.key is over the memory of parameter 0.weight"),
     "two over one memory": (over_one_memory, ValueError, "parameters 0.weight and 1.weight are over the same memory"),
     "sparse": (lambda: sparse(), ValueError, "parameter weight is not a dense tensor"),
 }
