@@ -24,7 +24,7 @@ else()
   if(SLUICE_BUILD_PYTHON AND Python_EXECUTABLE)  # scikit-build-core names the Python that pip runs in
     sluice_torch_of_python("${Python_EXECUTABLE}")
   endif()
-  file(GLOB _of_venv "${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch")
+  file(GLOB _of_venv "${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch")
   list(APPEND _candidates ${_of_venv})
   if(NOT _candidates)
     find_program(LibTorch_PYTHON NAMES python3)

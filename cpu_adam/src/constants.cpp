@@ -30,6 +30,11 @@ class Checker {
     SLUICE_CHECK(std::isfinite(value) && value >= 0,
                  text(value, name) + "; it must be finite and at least 0");
   }
+  // Also beyond fp32, whatever a step makes of the value.
+  void fits(double value, const char* name) const {
+    not_negative(value, name);
+    fp32(value, name);
+  }
   void below_one(double value, const char* name) const {
     SLUICE_CHECK(value >= 0 && value < 1, text(value, name) + "; it must be in [0, 1)");  // NaN too
   }
@@ -67,9 +72,9 @@ void set_betas(const Checker& check, double beta1, double beta2, StepConstants& 
 
 StepConstants constants(const AdamConfig& config, std::int64_t step) {
   const Checker check("Adam");
-  check.not_negative(config.learning_rate, "learning_rate");
+  check.fits(config.learning_rate, "learning_rate");
   check.not_negative(config.epsilon, "epsilon");
-  check.not_negative(config.weight_decay, "weight_decay");
+  check.fits(config.weight_decay, "weight_decay");
   StepConstants out{};
   set_betas(check, config.beta1, config.beta2, out);
   // Bias corrections: Kingma & Ba 2015, section 3.
@@ -91,10 +96,10 @@ StepConstants constants(const AdamConfig& config, std::int64_t step) {
 
 StepConstants constants(const AdagradConfig& config, std::int64_t step) {
   const Checker check("Adagrad");
-  check.not_negative(config.learning_rate, "learning_rate");
+  check.fits(config.learning_rate, "learning_rate");
   check.not_negative(config.learning_rate_decay, "learning_rate_decay");
   check.not_negative(config.epsilon, "epsilon");
-  check.not_negative(config.weight_decay, "weight_decay");
+  check.fits(config.weight_decay, "weight_decay");
   StepConstants out{};
   out.l2 = check.fp32(config.weight_decay, "weight_decay");
   out.epsilon = check.fp32(config.epsilon, "epsilon");
@@ -107,8 +112,8 @@ StepConstants constants(const AdagradConfig& config, std::int64_t step) {
 
 StepConstants constants(const LionConfig& config, std::int64_t) {
   const Checker check("Lion");
-  check.not_negative(config.learning_rate, "learning_rate");
-  check.not_negative(config.weight_decay, "weight_decay");
+  check.fits(config.learning_rate, "learning_rate");
+  check.fits(config.weight_decay, "weight_decay");
   StepConstants out{};
   out.keep = keep_of(check, config.learning_rate, config.weight_decay);
   set_betas(check, config.beta1, config.beta2, out);
@@ -118,10 +123,10 @@ StepConstants constants(const LionConfig& config, std::int64_t) {
 
 StepConstants constants(const SgdConfig& config, std::int64_t step) {
   const Checker check("SGD");
-  check.not_negative(config.learning_rate, "learning_rate");
+  check.fits(config.learning_rate, "learning_rate");
   check.not_negative(config.momentum, "momentum");
   check.not_negative(config.dampening, "dampening");
-  check.not_negative(config.weight_decay, "weight_decay");
+  check.fits(config.weight_decay, "weight_decay");
   SLUICE_CHECK(!config.nesterov || (config.momentum > 0 && config.dampening == 0),
                "SGD: nesterov needs a momentum above 0 and no dampening; they are " +
                    text_of(config.momentum) + " and " + text_of(config.dampening));
@@ -129,7 +134,8 @@ StepConstants constants(const SgdConfig& config, std::int64_t step) {
   out.l2 = check.fp32(config.weight_decay, "weight_decay");
   out.beta1 = check.fp32(config.momentum, "momentum");
   // The first step sets the buffer, which is 0 before, to its gradient without dampening.
-  out.one_minus_beta1 = step == 1 ? 1 : check.fp32(1 - config.dampening, "1 - dampening");
+  const float undamped = check.fp32(1 - config.dampening, "1 - dampening");
+  out.one_minus_beta1 = step == 1 ? 1 : undamped;
   out.step_size = check.fp32(config.learning_rate, "learning_rate");
   out.nesterov = config.nesterov;
   return out;

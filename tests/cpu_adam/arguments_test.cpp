@@ -89,6 +89,14 @@ TEST(AdamConfig, ValuesThatFp32CannotHoldAreRefused) {
                  {"weight_decay"});
 }
 
+// Also where the first step makes a value that fits of them, or does not use them.
+TEST(CheckValues, RefusesWhatALaterStepWouldRefuse) {
+  EXPECT_THROW(check_values(AdamConfig{.learning_rate = 1e39}), InvalidArgument);
+  EXPECT_THROW(check_values(AdamConfig{.learning_rate = 0, .weight_decay = 1e300}),
+               InvalidArgument);
+  EXPECT_THROW(check_values(SgdConfig{.momentum = 0.9, .dampening = 1e300}), InvalidArgument);
+}
+
 TEST(AdamStep, CountsFromOne) {
   expect_refused({}, {.step = 0}, {"step is 0"});
   expect_refused({}, {.step = -7}, {"step is -7"});

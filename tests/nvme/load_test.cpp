@@ -38,6 +38,12 @@ TEST(BenchPattern, IsTheSameFromEveryOffsetAndDiffersBetweenPlaces) {
   EXPECT_THROW(pattern.at(0, 3 * kMiB), InvalidArgument);
 }
 
+TEST(BenchPattern, HasNoRangeThatIsLongerThanItsMemory) {
+  const BenchPattern pattern(10);
+  for (const std::size_t size_bytes : {pattern.memory().size() + 1, SIZE_MAX})
+    EXPECT_THROW(static_cast<void>(pattern.at(5, size_bytes)), InvalidArgument) << size_bytes;
+}
+
 TEST(BenchPattern, TakesConsecutiveRangesFromDifferentMemoryAsFarAsItIsSpread) {
   const BenchPattern pattern(kMiB, 6 * kMiB);
   for (std::uint64_t at = kMiB; at < 6 * kMiB; at += kMiB) {
@@ -284,6 +290,7 @@ TEST(SwapTensorSizes, SpreadFromAByteTo64MiBAndFillTheFile) {
   const std::vector<std::uint64_t> small = swap_tensor_sizes(100, 24 * kMiB);
   EXPECT_EQ(*std::max_element(small.begin(), small.end()), kMiB);
   EXPECT_THROW(swap_tensor_sizes(0, kGiB), InvalidArgument);
+  EXPECT_THROW(swap_tensor_sizes(SIZE_MAX, kGiB), InvalidArgument);
 }
 
 TEST(LoadOptions, ThatDoNotFitAreRefused) {

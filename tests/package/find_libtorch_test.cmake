@@ -9,7 +9,7 @@ file(WRITE "${torch}/include/torch/headeronly/version.h"
 file(WRITE "${WORK_DIR}/python" "#!/bin/sh\necho '${torch}'\n")
 file(CHMOD "${WORK_DIR}/python" PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
 
-set(CMAKE_SOURCE_DIR "${WORK_DIR}")  # without a .venv
+set(PROJECT_SOURCE_DIR "${WORK_DIR}")  # without a .venv
 set(Python_EXECUTABLE "${WORK_DIR}/python")
 set(LibTorch_PYTHON "LibTorch_PYTHON-NOTFOUND" CACHE FILEPATH "")
 set(ENV{PATH} "${WORK_DIR}/no-programs")

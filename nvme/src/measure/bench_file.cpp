@@ -88,7 +88,8 @@ BenchPattern::BenchPattern(std::uint64_t most_bytes, std::uint64_t spread_bytes)
 std::span<const std::byte> BenchPattern::at(std::uint64_t offset_bytes,
                                             std::size_t size_bytes) const {
   const std::uint64_t begin = offset_bytes % spread_bytes_;
-  SLUICE_CHECK(begin + size_bytes <= size_bytes_, "the pattern is shorter than what was asked for");
+  SLUICE_CHECK(size_bytes <= size_bytes_ && begin <= size_bytes_ - size_bytes,
+               "the pattern is shorter than what was asked for");
   return {memory_.get() + begin, size_bytes};
 }
 

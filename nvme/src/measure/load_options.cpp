@@ -53,6 +53,10 @@ std::vector<std::uint64_t> swap_tensor_sizes(std::size_t count, std::uint64_t si
   const std::uint64_t region_bytes = align_down(size_bytes / kSwapStates, kPageBytes);
   const auto largest =
       static_cast<double>(std::clamp<std::uint64_t>(region_bytes / 8, 1, 64 * kMiB));
+  const std::string refusal =
+      "three states of " + std::to_string(count) + " tensors of 1 byte to 64 MiB cannot fill " +
+      format_bytes(size_bytes) + "; change the number of tensors or the size";
+  SLUICE_CHECK(count > 0 && count <= region_bytes / kPageBytes, refusal);
   std::vector<std::uint64_t> sizes(count);
   const auto pages_of = [&](double exponent) {
     std::uint64_t sum = 0;
@@ -65,10 +69,7 @@ std::vector<std::uint64_t> swap_tensor_sizes(std::size_t count, std::uint64_t si
   };
   double most = 1e-3;  // nearly all sizes are large
   double least = 1e3;  // nearly all sizes are 1 byte
-  SLUICE_CHECK(count > 0 && pages_of(least) <= region_bytes && pages_of(most) >= region_bytes,
-               "three states of " + std::to_string(count) +
-                   " tensors of 1 byte to 64 MiB cannot fill " + format_bytes(size_bytes) +
-                   "; change the number of tensors or the size");
+  SLUICE_CHECK(pages_of(least) <= region_bytes && pages_of(most) >= region_bytes, refusal);
   for (int i = 0; i < 60; ++i) {
     const double middle = std::sqrt(most * least);
     (pages_of(middle) <= region_bytes ? least : most) = middle;

@@ -72,6 +72,8 @@ TEST(Hostfile, IsRefusedWithTheLineOfItsMistake) {
   EXPECT_THAT(parsed("one slots=two\n"), HasSubstr("hosts:1: expected"));
   EXPECT_THAT(parsed("one slots=1 max_slots=3\n"), HasSubstr("hosts:1: expected"));
   EXPECT_EQ(parsed("one slots=2\none slots=2\n"), "hosts:2: one is there twice");
+  EXPECT_EQ(parsed("-oProxyCommand=x slots=1\n"),
+            "hosts:1: a host's name does not begin with -: -oProxyCommand=x");
   EXPECT_THAT(parsed("# nothing\n"), HasSubstr("has no hosts"));
 }
 

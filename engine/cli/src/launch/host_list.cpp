@@ -141,6 +141,7 @@ std::vector<Host> parse_hostfile(const std::string& text, const std::string& pat
     const std::optional<int> count =
         slots.rfind("slots=", 0) == 0 && more.empty() ? to_number(slots.substr(6)) : std::nullopt;
     SLUICE_CHECK(count && *count > 0, place + "expected \"NAME slots=N\", found \"" + line + "\"");
+    SLUICE_CHECK(!name.starts_with('-'), place + "a host's name does not begin with -: " + name);
     SLUICE_CHECK(find_host(hosts, name) == hosts.end(), place + name + " is there twice");
     Host host{name, std::vector<int>(static_cast<std::size_t>(*count))};
     std::iota(host.slots.begin(), host.slots.end(), 0);
