@@ -27,7 +27,10 @@ struct VirtualCopies {
   // all.
   VirtualServer* memory = nullptr;
   double memory_bandwidth = 0;
-  bool out_stays_in_caches = false;  // what copies out write goes to no memory
+  // Copies that are no larger go to and from tiles, which stay in the host's caches: these copies
+  // use no memory.
+  std::size_t cached_out_bytes = 0;
+  std::size_t cached_in_bytes = 0;
 };
 
 // Thread-safe.
@@ -167,8 +170,11 @@ class VirtualDevice final : public offload::Device {
         continue;
       }
       link.busy = true;
-      const auto bytes = static_cast<double>(queue.front().span.size_bytes);
-      if (copies_.memory != nullptr && !(&link == &out_ && copies_.out_stays_in_caches))
+      const std::size_t size_bytes = queue.front().span.size_bytes;
+      const auto bytes = static_cast<double>(size_bytes);
+      const std::size_t cached =
+          &link == &out_ ? copies_.cached_out_bytes : copies_.cached_in_bytes;
+      if (copies_.memory != nullptr && size_bytes > cached)
         clock_.load(*copies_.memory, bytes / copies_.memory_bandwidth);
       const double seconds = bytes / bandwidth_;
       clock_.at(now + seconds, [this, &link, &queue] { end(link, queue); });

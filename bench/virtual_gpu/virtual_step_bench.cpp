@@ -3,13 +3,14 @@
 //
 //   virtual_step_bench [--copy-GBps N] [--update-GBps N] [--compute-TFLOPs N] [--case NAME]
 //   [--layers N] [--tiles N] [--tile-elements N] [--wake-up-us N] [--copies-use-memory 0|1]
-//   [--tiles-in-cache 0|1] [--gradients plan|host|gpu]
+//   [--tiles-in-cache 0|1] [--gradients plan|host|gpu] [--upper-halves plan|host|gpu]
 //
 // --tiles, --tile-elements: of the ring of updates. A block has 49,152 elements, six tiles.
 // --wake-up-us: from the end of a copy until a thread knows of it.
 // --copies-use-memory: copies take their bytes of the rate of updates. --tiles-in-cache: gradients
-// that are copied to tiles do not, nor do the updates that read them there. --gradients: where they
-// wait for their updates, in place of where the plan puts them.
+// and upper halves that are copied to tiles do not, nor do the updates that use them there.
+// --gradients, --upper-halves: where gradients wait for their updates, and where the upper halves
+// of split masters are, in place of where the plan puts them.
 //
 // The defaults are an H100's rates. Models have the shapes of GPT-2 with 1.3 and 6.7 B parameters
 // at a width of 64: the same blocks, micro-batches and passes, and embeddings of the same size
@@ -28,7 +29,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -46,35 +46,20 @@
 #include "virtual_cases.hpp"
 #include "virtual_gpu.hpp"
 #include "virtual_optimizer.hpp"
+#include "virtual_options.hpp"
 
 namespace {
 
 using namespace sluice;
 using namespace sluice::train;
 using config::ByteBudget;
+using sluice::bench::Asked;
 using sluice::bench::Case;
 using sluice::bench::kCases;
+using sluice::bench::Rates;
 using sluice::bench::VirtualClock;
 using sluice::bench::VirtualGpu;
 using sluice::bench::VirtualOptimizer;
-
-struct Rates {
-  double copy_GBps = 55;
-  double update_GBps = 180;
-  double compute_TFLOPs = 500;
-  double wake_up_us = 0;  // after each copy
-  bool copies_use_memory = false;
-  bool tiles_in_cache = false;
-};
-
-// The cases to run, and what their plans leave to the command line.
-struct Asked {
-  std::string only;                        // empty: all cases
-  std::int64_t layers = 0;                 // 0: as the case has
-  int tiles = 0;                           // 0: as planned
-  std::uint64_t tile_elements = 0;         // 0: six tiles of a block
-  std::optional<offload::Tier> gradients;  // empty: as planned
-};
 
 constexpr std::int64_t kWidth = 64;
 constexpr std::int64_t kPositions = 32;
@@ -83,6 +68,7 @@ constexpr std::uint64_t kSeed = 1;
 // but the gradient are written, into second states too.
 constexpr double kUpdateBytes = 26;
 constexpr double kGradientBytes = 2;
+constexpr double kHalfBytes = 2;  // of the upper half; read, and written
 
 config::TrainConfig config_of(const Case& each) {
   config::TrainConfig config;
@@ -125,9 +111,12 @@ void move_gradients(plan::Plan& plan, offload::Tier tier) {
     unit.gradients = tier;
     unit.gradients_use_slots = false;
   }
-  constexpr std::uint64_t kMore = std::uint64_t{1} << 28U;
-  plan.planned.tiers.host += kMore;
-  plan.planned.pinned_bytes += kMore;
+}
+
+// Gives the upper halves of units with states in host memory a home there, or their weights on the
+// GPU alone.
+void move_halves(plan::Plan& plan, offload::Tier tier) {
+  for (plan::UnitPlacement& unit : plan.units) unit.half_in_weights = tier == offload::Tier::device;
 }
 
 plan::Plan plan_of(const Case& each, const Asked& asked) {
@@ -145,6 +134,10 @@ plan::Plan plan_of(const Case& each, const Asked& asked) {
   if (asked.tile_elements > 0) plan.rings.update.tile_elements = asked.tile_elements;
   if (asked.tiles > 0) plan.rings.update.tiles = asked.tiles;
   if (asked.gradients && !plan.gradients_summed_on_device()) move_gradients(plan, *asked.gradients);
+  if (asked.halves) move_halves(plan, *asked.halves);
+  constexpr std::uint64_t kMore = std::uint64_t{1} << 28U;  // for what was moved
+  plan.planned.tiers.host += kMore;
+  plan.planned.pinned_bytes += kMore;
   plan.rings.update.tile_bytes =
       plan::tile_layout(plan.units, plan.state_format,
                         {plan.compute_dtype, plan.config.gradient_dtype()},
@@ -217,6 +210,32 @@ bool gradients_wait_on_gpu(const plan::Plan& plan) {
   });
 }
 
+// So are the upper halves, and the weights of all tiles come from there.
+bool halves_are_in_weights(const plan::Plan& plan) {
+  return std::all_of(plan.units.begin(), plan.units.end(), [&](const plan::UnitPlacement& unit) {
+    return unit.states != offload::Tier::host || plan::half_copied_to_tile(unit, plan.state_format);
+  });
+}
+
+// What copies and updates take of the memory.
+void use_memory(const plan::Plan& plan, const Rates& rates, bench::VirtualCopies& copies,
+                VirtualOptimizer& optimizer) {
+  optimizer.bytes_per_second = 1e9 * rates.update_GBps;
+  optimizer.bytes_of_element = kUpdateBytes;
+  if (rates.copies_use_memory) copies.memory = &optimizer.memory;
+  copies.memory_bandwidth = optimizer.bytes_per_second;
+  if (!rates.tiles_in_cache) return;
+  const std::size_t tile_bytes = 2 * plan.rings.update.tile_elements;  // of a gradient or half
+  if (gradients_wait_on_gpu(plan)) {
+    optimizer.bytes_of_element -= kGradientBytes;
+    copies.cached_out_bytes = tile_bytes;
+  }
+  if (halves_are_in_weights(plan)) {
+    optimizer.bytes_of_element -= 2 * kHalfBytes;
+    copies.cached_out_bytes = copies.cached_in_bytes = tile_bytes;
+  }
+}
+
 // The seconds of a step in the long run.
 Measured measure(const Case& each, const plan::Plan& plan, const Rates& rates) {
   constexpr int kWarm = 1;
@@ -230,14 +249,9 @@ Measured measure(const Case& each, const plan::Plan& plan, const Rates& rates) {
     RunResources resources(plan, SwapMode::create, nullptr, gpu.run_device());
     initialise_states(resources, kSeed, std::nullopt);
     optimizer.clock = &clock;
-    optimizer.bytes_per_second = 1e9 * rates.update_GBps;
-    const bool in_cache = rates.tiles_in_cache && gradients_wait_on_gpu(plan);
-    optimizer.bytes_of_element = in_cache ? kUpdateBytes - kGradientBytes : kUpdateBytes;
     bench::VirtualCopies copies;
     copies.wake_up_seconds = 1e-6 * rates.wake_up_us / scale_of(each);
-    if (rates.copies_use_memory) copies.memory = &optimizer.memory;
-    copies.memory_bandwidth = optimizer.bytes_per_second;
-    copies.out_stays_in_caches = in_cache;
+    use_memory(plan, rates, copies, optimizer);
     gpu.device().set_copies(copies);
     bench::use_optimizer(&optimizer);
     StepRunner runner(resources, kSeed);
@@ -292,65 +306,8 @@ double compare(const Case& each, const Rates& rates, const Asked& asked, const c
   return difference;
 }
 
-std::optional<offload::Tier> tier_of(const std::string& name) {
-  if (name == "plan") return std::nullopt;
-  if (name == "host") return offload::Tier::host;
-  if (name == "gpu") return offload::Tier::device;
-  throw InvalidArgument("--gradients: plan, host or gpu");
-}
-
-// Whether the name is that of a rate, which it sets.
-bool set_rate(Rates& rates, const std::string& name, const char* value) {
-  if (name == "--copy-GBps")
-    rates.copy_GBps = std::atof(value);
-  else if (name == "--update-GBps")
-    rates.update_GBps = std::atof(value);
-  else if (name == "--compute-TFLOPs")
-    rates.compute_TFLOPs = std::atof(value);
-  else if (name == "--wake-up-us")
-    rates.wake_up_us = std::atof(value);
-  else if (name == "--copies-use-memory")
-    rates.copies_use_memory = std::atoi(value) != 0;
-  else if (name == "--tiles-in-cache")
-    rates.tiles_in_cache = std::atoi(value) != 0;
-  else
-    return false;
-  return true;
-}
-
-bool set_asked(Asked& asked, const std::string& name, const char* value) {
-  if (name == "--case")
-    asked.only = value;
-  else if (name == "--layers")
-    asked.layers = std::atoll(value);
-  else if (name == "--tiles")
-    asked.tiles = std::atoi(value);
-  else if (name == "--tile-elements")
-    asked.tile_elements = static_cast<std::uint64_t>(std::atoll(value));
-  else if (name == "--gradients")
-    asked.gradients = tier_of(value);
-  else
-    return false;
-  return true;
-}
-
 int run(int count, char** arguments) {
-  Rates rates;
-  Asked asked;
-  for (int i = 1; i < count; i += 2) {
-    const std::string name = arguments[i];
-    SLUICE_CHECK(i + 1 < count, name + " has no value");
-    const char* const value = arguments[i + 1];
-    if (!set_rate(rates, name, value) && !set_asked(asked, name, value)) {
-      throw InvalidArgument(
-          name +
-          ": expected --case, --layers, --copy-GBps, --update-GBps, --compute-TFLOPs, --tiles, "
-          "--tile-elements, --wake-up-us, --copies-use-memory, --tiles-in-cache or --gradients");
-    }
-  }
-  SLUICE_CHECK(
-      rates.copy_GBps > 0 && rates.update_GBps > 0 && rates.compute_TFLOPs > 0 && asked.layers >= 0,
-      "rates are positive numbers");
+  const auto [rates, asked] = sluice::bench::read_options(count, arguments);
   at::set_num_threads(1);
   std::printf("{\"copy_GBps\": %g, \"update_GBps\": %g, \"compute_TFLOPs\": %g, \"cases\": [",
               rates.copy_GBps, rates.update_GBps, rates.compute_TFLOPs);

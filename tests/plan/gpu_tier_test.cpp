@@ -160,6 +160,112 @@ INSTANTIATE_TEST_SUITE_P(Masters, GpuTier,
                            return each.param == config::MasterFormat::split ? "split" : "fp32";
                          });
 
+// Weights are at home on the GPU, so they have the upper halves of split masters anyway.
+class HalvesInWeights : public testing::Test {
+ protected:
+  HalvesInWeights() {
+    config_.zero.offload_param.device = Device::none;
+    roomy_ = plan(8 * kGiB);
+  }
+  Plan plan(std::uint64_t host_bytes) {
+    config_.sluice.host_bytes = {ByteBudget::Kind::bytes, host_bytes};
+    return make_plan(config_, model_config(16, 512), Placement::configured, machine_);
+  }
+  static std::size_t units_without_half(const Plan& plan) {
+    return static_cast<std::size_t>(std::count_if(
+        plan.units.begin(), plan.units.end(),
+        [&](const UnitPlacement& unit) { return half_copied_to_tile(unit, plan.state_format); }));
+  }
+  static constexpr std::size_t kSmall = 1;  // units whose halves are smaller than the tests' steps
+  // The least plan that keeps all homes of the roomy one, but for upper halves.
+  Plan tight() {
+    Plan least = roomy_;
+    for (std::uint64_t bytes = roomy_.planned.tiers.host;; bytes -= kMiB) {
+      Plan next = plan(bytes);
+      if (units_on(next, &UnitPlacement::states, Tier::device) > 0 ||
+          units_on(next, &UnitPlacement::gradients, Tier::device) > kTied)
+        return least;
+      least = std::move(next);
+    }
+  }
+
+  MachineFacts machine_ = machine_with_gpu(8 * kGiB);
+  config::TrainConfig config_ = some_config(config::MasterFormat::split);
+  Plan roomy_;
+};
+
+TEST_F(HalvesInWeights, LeaveHostMemoryWhereItIsShortBeforeAnythingElseDoes) {
+  EXPECT_EQ(units_without_half(roomy_), 0U);
+  std::size_t before = 0;
+  for (std::uint64_t bytes = roomy_.planned.tiers.host;; bytes -= kMiB) {
+    const Plan next = plan(bytes);
+    EXPECT_LE(next.planned.tiers.host, bytes);
+    const std::size_t units = units_without_half(next);
+    if (units_on(next, &UnitPlacement::gradients, Tier::device) > kTied) break;
+    EXPECT_GE(units, before);
+    EXPECT_EQ(units_on(next, &UnitPlacement::states, Tier::host), next.units.size());
+    EXPECT_TRUE(units == 0 || half_copied_to_tile(next.units.back(), next.state_format))
+        << "the last units first";
+    EXPECT_EQ(std::count_if(next.choices.begin(), next.choices.end(),
+                            [](const std::string& line) {
+                              return line.starts_with("upper halves of the split master: those of");
+                            }),
+              units > 0 ? 1 : 0);
+    before = units;
+  }
+  EXPECT_GE(before, roomy_.units.size() - kSmall);
+}
+
+TEST_F(HalvesInWeights, SaveTwoBytesOfAParameterAndCostATileAndTheLink) {
+  const Plan least = tight();
+  EXPECT_GE(units_without_half(least), least.units.size() - kSmall);
+  std::uint64_t elements = 0;
+  std::uint64_t halves = 0;
+  for (std::size_t u = 0; u < least.units.size(); ++u) {
+    if (!half_copied_to_tile(least.units[u], least.state_format)) continue;
+    elements += least.layouts[u].flat_count;
+    halves += offload::pool_bytes(2 * least.layouts[u].flat_count);
+  }
+  const auto row_of = [](const Plan& plan, const std::string& component) {
+    for (const PlanRow& row : plan.planned.rows)
+      if (row.component == component) return row.bytes.host;
+    return std::uint64_t{0};
+  };
+  EXPECT_EQ(row_of(least, "optimizer states") + halves, row_of(roomy_, "optimizer states"));
+  EXPECT_GE(least.rings.update.tile_bytes, 2 * least.rings.update.tile_elements);
+  EXPECT_EQ(row_of(least, "update tiles"),
+            static_cast<std::uint64_t>(least.rings.update.tiles) * least.rings.update.tile_bytes);
+  EXPECT_EQ(least.traffic.d2h_bytes, roomy_.traffic.d2h_bytes + 2 * elements);
+  EXPECT_EQ(least.traffic.h2d_bytes, roomy_.traffic.h2d_bytes);
+}
+
+TEST_F(HalvesInWeights, AreNoDowngrade) {
+  const std::uint64_t bytes = tight().planned.tiers.host;
+  config_.sluice.strict = true;
+  EXPECT_GT(units_without_half(plan(bytes)), 0U);
+}
+
+TEST_F(HalvesInWeights, AreThoseOfAGpuAndOfASplitMasterOnly) {
+  machine_.device.host_addressable = true;
+  machine_.device.gpu.reset();
+  config_.sluice.device_bytes = {ByteBudget::Kind::bytes, 8 * kGiB};
+  EXPECT_THROW(plan(roomy_.planned.tiers.host * 9 / 10), DoesNotFit);
+  machine_ = machine_with_gpu(8 * kGiB);
+  config_.sluice.master = config::MasterFormat::fp32;
+  const Plan fp32 = plan(roomy_.planned.tiers.host * 9 / 10);
+  EXPECT_EQ(units_without_half(fp32), 0U);
+}
+
+// Second states change places with the states, so they need all parts in host memory.
+TEST_F(HalvesInWeights, AreNotThoseOfUnitsWithSecondStates) {
+  config_.sluice.updates.speculative_bytes = {};
+  for (std::uint64_t bytes = roomy_.planned.tiers.host * 11 / 10;
+       bytes > roomy_.planned.tiers.host * 4 / 5; bytes -= kMiB) {
+    for (const UnitPlacement& unit : plan(bytes).units)
+      EXPECT_FALSE(unit.second_states && unit.half_in_weights) << bytes;
+  }
+}
+
 // The drive holds a third of the states: the rest is in host memory and on the GPU.
 class SmallDrive : public testing::Test {
  protected:
@@ -231,13 +337,24 @@ TEST(LargestPlan, HoldsTwelveAndAHalfBillionParametersWithAnH100) {
   machine.file_systems = {{"/drive", 1}};
   const std::vector<LargestModel> largest = largest_models(config, model, machine);
   ASSERT_EQ(largest.size(), 2U);
+  // Weights that are at home on the GPU take no host memory either.
+  config.zero.offload_optimizer.device = Device::cpu;
+  config.zero.offload_optimizer.nvme_path.clear();
+  config.zero.offload_param.device = Device::none;
+  const std::vector<LargestModel> on_gpu = largest_models(config, model, machine);
+  ASSERT_EQ(on_gpu.size(), 1U);
   EXPECT_EQ(largest[1].nvme_path, "/drive");
   const double in_memory = 1e-9 * static_cast<double>(largest[0].parameters);
   const double with_drive = 1e-9 * static_cast<double>(largest[1].parameters);
   EXPECT_GE(in_memory, 12.5);
+  const double weights_on_gpu = 1e-9 * static_cast<double>(on_gpu[0].parameters);
+  EXPECT_GE(weights_on_gpu, 12.5) << "the halves of split masters are in these weights only";
   EXPECT_GE(with_drive, in_memory + 3) << "a parameter takes 12 bytes of the drive, 4 of memory";
-  std::printf("%.2f B parameters in memory, %.2f B with 60 GiB of a drive\n", in_memory,
-              with_drive);
+  std::printf(
+      "%.2f B parameters in memory, %.2f B with weights at home on the GPU, %.2f B with 60 GiB of "
+      "a "
+      "drive\n",
+      in_memory, weights_on_gpu, with_drive);
 }
 
 }  // namespace

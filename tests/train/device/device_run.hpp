@@ -13,6 +13,7 @@
 #include "measure/unit_workspaces.hpp"
 #include "run/initial_weights.hpp"
 #include "sluice/plan/make_plan.hpp"
+#include "sluice/plan/tile_layout.hpp"
 #include "stand_in_gpu.hpp"
 #include "step/step_runner.hpp"
 #include "temp_dir.hpp"
@@ -44,11 +45,27 @@ struct RunCase {
   int stage = 3;  // of several ranks
   bool gpu_updates = false;
   double ratio = 1;  // of offload_optimizer
+  // Upper halves of split masters are only in weights on the device, whatever the plan says.
+  bool halves_in_weights = false;
   // Whether a device updates something.
   bool updates_on_device() const { return gpu_updates || ratio < 1 || states == Home::none; }
 };
 inline void PrintTo(const RunCase& each, std::ostream* out) {
   *out << each.name;
+}
+
+// Moves the upper halves of all units that can be without one in host memory.
+inline void leave_halves_to_weights(plan::Plan& plan) {
+  for (plan::UnitPlacement& unit : plan.units) unit.half_in_weights = true;
+  plan::UpdateRing& ring = plan.rings.update;
+  const std::uint64_t before = ring.tile_bytes;
+  ring.tile_bytes =
+      plan::tile_layout(plan.units, plan.state_format,
+                        {plan.compute_dtype, plan.config.gradient_dtype()}, ring.tile_elements)
+          .total;
+  const std::uint64_t more = static_cast<std::uint64_t>(ring.tiles) * (ring.tile_bytes - before);
+  plan.planned.tiers.host += more;
+  plan.planned.pinned_bytes += more;
 }
 
 // Keeps the run's data, and its swap directory.
@@ -113,7 +130,9 @@ class DeviceRun : public testing::TestWithParam<RunCase> {
     return machine;
   }
   plan::Plan plan_on(const RunCase& each, const plan::MachineFacts& machine) const {
-    return plan::make_plan(config_of(each), model_of(each), each.placement, machine);
+    plan::Plan plan = plan::make_plan(config_of(each), model_of(each), each.placement, machine);
+    if (each.halves_in_weights) leave_halves_to_weights(plan);
+    return plan;
   }
   plan::Plan plan_of(const RunCase& each, bool on_gpu) const {
     return plan_on(each, machine_of(each, on_gpu));

@@ -92,6 +92,7 @@ class GpuUpdates : public test::DeviceRun {
       runner.end_step(backward, update, progress);
       runner.finish_updates();
     } catch (const Error& error) {
+      EXPECT_THROW(resources.updater->check_updates(), Error) << "a next step and a commit refuse";
       return error.what();
     }
     return "";
@@ -111,6 +112,14 @@ TEST_F(GpuUpdates, NameTheParameterThatBecomesNonFinite) {
   EXPECT_THAT(on_gpu, HasSubstr("The likely cause is \"eps\": 0"));
   plan.rings.update.device_tiles = 0;
   EXPECT_EQ(message(), on_gpu);
+  // Where a half of the states is at home on the GPU.
+  for (const bool by_gpu : {false, true}) {
+    plan = plan_of(
+        {.weights = Home::none, .tied = false, .gpu_updates = by_gpu, .halves_in_weights = true},
+        true);
+    for (models::ParamGroup& group : plan.groups.groups) group.optimizer.eps = 0;
+    EXPECT_EQ(message(), on_gpu);
+  }
   // Where the states are at home on the GPU.
   plan = plan_of({.tied = false, .ratio = 0}, true);
   ASSERT_TRUE(std::ranges::all_of(plan.units, plan::device_has_all_of));
@@ -119,9 +128,10 @@ TEST_F(GpuUpdates, NameTheParameterThatBecomesNonFinite) {
 }
 
 // 12 bytes of an element of the GPU in each direction, and the weight of an element of the cores.
-TEST_F(GpuUpdates, MoveEachByteOnce) {
-  const plan::Plan plan =
-      plan_of({.weights = Home::none, .tied = false, .gpu_updates = true}, true);
+// The upper half goes to host memory only where it has a home there, or is needed in a tile.
+TEST_P(GpuUpdates, MoveEachByteOnce) {
+  const plan::Plan plan = plan_of(GetParam(), true);
+  const std::uint64_t half = GetParam().halves_in_weights ? 2 : 0;
   RunResources resources(plan, SwapMode::create, nullptr,
                          test::make_stand_in_gpu(plan.planned.tiers.device));
   initialise_states(resources, kSeed, std::nullopt);
@@ -134,8 +144,20 @@ TEST_F(GpuUpdates, MoveEachByteOnce) {
   const UpdateCounters after = resources.updater->counters();
   const std::uint64_t of_gpu = after.device_elements;
   EXPECT_EQ(after.h2d_bytes - before.h2d_bytes, 12 * of_gpu + 2 * (after.elements - of_gpu));
-  EXPECT_EQ(after.d2h_bytes - before.d2h_bytes, 12 * of_gpu);
+  EXPECT_EQ(after.d2h_bytes - before.d2h_bytes,
+            (12 - half) * of_gpu + half * (after.elements - of_gpu));
 }
+INSTANTIATE_TEST_SUITE_P(Halves, GpuUpdates,
+                         testing::Values(Case{.name = "in_host_memory",
+                                              .weights = Home::none,
+                                              .tied = false,
+                                              .gpu_updates = true},
+                                         Case{.name = "in_weights",
+                                              .weights = Home::none,
+                                              .tied = false,
+                                              .gpu_updates = true,
+                                              .halves_in_weights = true}),
+                         [](const auto& each) { return std::string(each.param.name); });
 
 TEST_F(GpuUpdates, TellOfATransferThatFails) {
   using Failing = FailingGpu::Failing;
@@ -151,6 +173,21 @@ TEST_F(GpuUpdates, TellOfATransferThatFails) {
       }
       EXPECT_THAT(message,
                   testing::AnyOf(HasSubstr("cannot be queued"), HasSubstr("cannot be launched")));
+    }
+  }
+}
+
+// The half of a tile does not come, or does not go back.
+TEST_F(GpuUpdates, TellOfAHalfThatFails) {
+  using Failing = FailingGpu::Failing;
+  plan::Plan plan =
+      plan_of({.weights = Home::none, .tied = false, .halves_in_weights = true}, true);
+  plan.rings.update.tile_elements = 1024;
+  for (const Failing what : {Failing::copy_in, Failing::copy_out}) {
+    for (const int count : {0, 1, 20}) {
+      const auto gpu = std::make_shared<FailingGpu>(offload::kUnlimited);
+      EXPECT_THAT(message_of_step(plan, gpu, [&] { gpu->fail(what, count); }),
+                  HasSubstr("cannot be queued"));
     }
   }
 }

@@ -10,9 +10,8 @@
 #include <vector>
 
 #include "device/tensor_bytes.hpp"
-#include "device_run.hpp"
+#include "moved_homes.hpp"
 #include "sluice/base/error.hpp"
-#include "sluice/plan/tile_layout.hpp"
 #include "step/gradient_flow.hpp"
 
 namespace sluice::train {
@@ -23,35 +22,10 @@ using ::testing::HasSubstr;
 
 using Case = test::RunCase;
 
-// Settings of a run that a RunCase leaves open.
-struct Steps {
-  std::int64_t micro_batches = 3;
-  bool fp32 = false;
-};
-
-struct Result {
-  std::vector<double> losses;
-  std::vector<double> norms;
-  std::vector<bool> updated;
-  std::vector<torch::Tensor> weights;
-};
-
-class GradientsOnGpu : public test::DeviceRun {
+class GradientsOnGpu : public test::MovedHomes {
  protected:
-  static constexpr int kSteps = 4;
-
-  plan::Plan plan_of_case(const Case& each, const Steps& steps = {}) const {
-    config::TrainConfig config = config_of(each);
-    config.gradient_accumulation_steps = steps.micro_batches;
-    config.train_batch_size = config.micro_batch_size * steps.micro_batches;
-    config.sluice.passes.each = each.per_pass.value_or(steps.micro_batches);
-    if (steps.fp32) config.bf16 = false;
-    return plan::make_plan(config, model_of(each), plan::Placement::configured,
-                           machine_of(each, true));
-  }
   // With all gradients beside states in host memory at home on that tier, whatever the plan says.
   static plan::Plan with_gradients_on(offload::Tier tier, plan::Plan plan) {
-    constexpr std::uint64_t kMore = 32U << 20U;
     for (plan::UnitPlacement& unit : plan.units) {
       if (unit.states != offload::Tier::host) continue;
       unit.gradients = tier;
@@ -59,56 +33,14 @@ class GradientsOnGpu : public test::DeviceRun {
     }
     plan.rings.gradient_slots = 0;
     plan.rings.gradient_slot_bytes = 0;
-    plan.rings.update.tile_elements = 8192;  // several tiles of a unit
-    plan.rings.update.tile_bytes =
-        plan::tile_layout(plan.units, plan.state_format,
-                          {plan.compute_dtype, plan.config.gradient_dtype()},
-                          plan.rings.update.tile_elements)
-            .total;
-    plan.planned.tiers.host += kMore;
-    plan.planned.pinned_bytes += kMore;
-    plan.planned.tiers.device += kMore;
+    fit_to_homes(plan);
     return plan;
   }
-  Result run(const plan::Plan& plan) const {
-    RunResources resources(plan, SwapMode::create, nullptr,
-                           test::make_stand_in_gpu(plan.planned.tiers.device));
-    initialise_states(resources, kSeed, std::nullopt);
-    StepRunner runner(resources, kSeed);
-    Progress progress;
-    progress.loss_scaler = LossScaler(plan.config.fp16);
-    Result result;
-    for (int step = 1; step <= kSteps; ++step) {
-      const UpdateSettings update = next_update(resources, progress, false);
-      const BackwardResult backward =
-          runner.forward_backward(data(), step, progress.loss_scaler.scale(), update, [] {});
-      result.losses.push_back(backward.loss);
-      result.norms.push_back(backward.gradient_norm);
-      result.updated.push_back(runner.end_step(backward, update, progress).updated);
-    }
-    runner.finish_updates();
-    zero::GatherStall stall;
-    for (const auto& unit : resources.units) {
-      unit->finish_gather(stall);
-      result.weights.push_back(tensor_over(unit->weights(), plan.compute_dtype).clone());
-      unit->release();
-    }
-    return result;
+  void expect_bits_of_those_in_host_memory(const plan::Plan& plan) const {
+    expect_same(run(with_gradients_on(offload::Tier::device, plan)),
+                run(with_gradients_on(offload::Tier::host, plan)));
   }
-  void expect_bits_of_those_in_host_memory(const plan::Plan& plan) const;
 };
-
-void GradientsOnGpu::expect_bits_of_those_in_host_memory(const plan::Plan& plan) const {
-  const Result in_host = run(with_gradients_on(offload::Tier::host, plan));
-  const Result on_gpu = run(with_gradients_on(offload::Tier::device, plan));
-  EXPECT_EQ(on_gpu.losses, in_host.losses);
-  EXPECT_EQ(on_gpu.norms, in_host.norms);
-  EXPECT_EQ(on_gpu.updated, in_host.updated);
-  EXPECT_TRUE(on_gpu.updated.back());
-  ASSERT_EQ(on_gpu.weights.size(), in_host.weights.size());
-  for (std::size_t u = 0; u < on_gpu.weights.size(); ++u)
-    EXPECT_TRUE(torch::equal(on_gpu.weights[u], in_host.weights[u])) << "weights of unit " << u;
-}
 
 TEST_P(GradientsOnGpu, HaveTheBitsOfThoseInHostMemory) {
   expect_bits_of_those_in_host_memory(plan_of_case(GetParam()));
@@ -117,7 +49,8 @@ TEST_P(GradientsOnGpu, HaveTheBitsOfThoseInHostMemory) {
 TEST_F(GradientsOnGpu, HaveTheBitsWithOneMicroBatchAndInFp32) {
   for (const double clipping : {0.0, 1e-3}) {
     const Case each{.weights = Home::none, .clipping = clipping, .dropout = 0.1};
-    for (const Steps& steps : {Steps{1, false}, Steps{1, true}, Steps{3, true}})
+    for (const test::Steps& steps :
+         {test::Steps{1, false}, test::Steps{1, true}, test::Steps{3, true}})
       expect_bits_of_those_in_host_memory(plan_of_case(each, steps));
   }
 }
@@ -153,13 +86,16 @@ TEST_F(GradientsOnGpu, StayWithoutClippingAndLeaveWithIt) {
   }
 }
 
-// Gradients that are sent by hand.
+// Gradients that are sent by hand. Halves of the master may be on the GPU too.
 class SentGradients : public GradientsOnGpu {
  protected:
   SentGradients()
-      : plan_(with_gradients_on(
-            offload::Tier::device,
-            plan_of_case({.weights = Home::none, .clipping = 0, .tied = false, .layers = 3}))),
+      : plan_(with_gradients_on(offload::Tier::device,
+                                plan_of_case({.weights = Home::none,
+                                              .clipping = 0,
+                                              .tied = false,
+                                              .layers = 3,
+                                              .halves_in_weights = GetParam().halves_in_weights}))),
         resources_(plan_, SwapMode::create, nullptr,
                    test::make_stand_in_gpu(plan_.planned.tiers.device)),
         flow_(resources_) {
@@ -197,7 +133,7 @@ class SentGradients : public GradientsOnGpu {
   GradientFlow flow_;
 };
 
-TEST_F(SentGradients, NameTheParameterThatIsNotFinite) {
+TEST_P(SentGradients, NameTheParameterThatIsNotFinite) {
   flow_.begin_step();
   flow_.update_immediately(kUpdate);
   send(last());
@@ -211,7 +147,7 @@ TEST_F(SentGradients, NameTheParameterThatIsNotFinite) {
   flow_.abandon();
 }
 
-TEST_F(SentGradients, OfASkippedStepChangeNothing) {
+TEST_P(SentGradients, OfASkippedStepChangeNothing) {
   flow_.begin_step();
   for (std::size_t u = last() + 1; u-- > 0;)
     send(u, u == 1 ? "transformer.h.0.mlp.c_fc.weight" : "");
@@ -221,7 +157,7 @@ TEST_F(SentGradients, OfASkippedStepChangeNothing) {
   for (std::size_t u = 0; u <= last(); ++u) EXPECT_EQ(weight_of(u), 1.0F) << u;
 }
 
-TEST_F(SentGradients, OfAStepThatFailedAreForgotten) {
+TEST_P(SentGradients, OfAStepThatFailedAreForgotten) {
   flow_.begin_step();
   send(last());
   send(2, "transformer.h.1.ln_2.weight");
@@ -237,6 +173,11 @@ TEST_F(SentGradients, OfAStepThatFailedAreForgotten) {
   }
   EXPECT_NEAR(flow_.squared_norm() / elements, 1, 1e-6);
 }
+
+INSTANTIATE_TEST_SUITE_P(Halves, SentGradients,
+                         testing::Values(Case{.name = "in_host_memory"},
+                                         Case{.name = "in_weights", .halves_in_weights = true}),
+                         [](const auto& each) { return std::string(each.param.name); });
 
 }  // namespace
 }  // namespace sluice::train

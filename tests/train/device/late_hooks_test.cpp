@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -24,6 +25,8 @@ using ::testing::IsEmpty;
 
 constexpr int kSteps = 3;
 constexpr std::uint64_t kMemoryBytes = 64U << 20U;
+// Too little host memory for the upper halves of a split master.
+constexpr const char* kShortOfHalves = "276KiB";
 
 // A loop on a device of the test's, and its model.
 struct OnDevice {
@@ -147,6 +150,39 @@ TEST_P(LateHooks, AStateIsThatOfTheLastUpdate) {
     EXPECT_THAT(gpu.violations(), IsEmpty());
     if (HasFailure()) return;
   }
+}
+
+// Values from outside reach both halves of a master whose upper half is in the weights only: the
+// course is that of a run with both halves in host memory.
+TEST(HalvesInWeights, FollowWhatALoopSets) {
+  at::set_num_threads(1);
+  LoopSetup setup;
+  setup.param_device = "none";
+  const auto run_with = [&](const char* host_bytes, bool halves) {
+    setup.host_bytes = host_bytes;
+    OnDevice run(setup, test::make_stand_in_gpu(kMemoryBytes));
+    Course course = run.model.take_steps(0, 1);
+    const auto& units = run.loop.plan().units;
+    EXPECT_EQ(std::any_of(units.begin(), units.end(),
+                          [&](const plan::UnitPlacement& unit) {
+                            return half_copied_to_tile(unit, run.loop.plan().state_format);
+                          }),
+              halves);
+    const char* const name = "h.2.down.weight";
+    const torch::Tensor master = run.loop.state(name, {});
+    run.loop.set_parameter(name, master * 1.0001 + 1e-4);  // bits of both halves
+    EXPECT_TRUE(torch::equal(run.loop.state(name, {}), master * 1.0001 + 1e-4));
+    EXPECT_TRUE(
+        torch::equal(run.loop.parameter(name), (master * 1.0001 + 1e-4).to(torch::kBFloat16)));
+    run.loop.set_state("head.norm.weight", 0, run.loop.state("head.norm.weight", 0) * 3);
+    course = run.model.take_steps(1, kSteps);
+    for (const char* each : {"h.0.down.weight", "h.2.down.weight", "head.norm.weight"})
+      for (const std::optional<std::size_t> moment : {std::optional<std::size_t>(), {0}, {1}})
+        course.weights.push_back(sluice::test::bytes_of(run.loop.state(each, moment)));
+    run.loop.finish();
+    return course;
+  };
+  sluice::test::expect_same(run_with(kShortOfHalves, true), run_with("64MiB", false));
 }
 
 // A unit is gathered for the units inside it too, whose backwards add nothing to its gradient.
@@ -299,6 +335,7 @@ INSTANTIATE_TEST_SUITE_P(Placements, LateHooks,
                                          Case{"states_on_gpu", "cpu", "cpu", "64MiB", 0},
                                          Case{"half_of_states_on_gpu", "cpu", "none", "64MiB", 0.5},
                                          Case{"weights_on_device", "cpu", "none"},
+                                         Case{"halves_in_weights", "cpu", "none", kShortOfHalves},
                                          Case{"short_of_host_memory", "cpu", "cpu", "260KiB"},
                                          Case{"nvme", "nvme", "nvme"}),
                          [](const auto& each) { return each.param.name; });

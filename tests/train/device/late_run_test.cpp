@@ -172,6 +172,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{.name = "host_clipped", .dropout = 0.1},
         Case{.name = "host", .activations = Activations::recompute, .clipping = 0, .tied = false},
         Case{.name = "weights_on_device", .weights = Home::none, .clipping = 0},
+        Case{.name = "halves", .weights = Home::none, .clipping = 0, .halves_in_weights = true},
         Case{.name = "inputs_in_host", .activations = Activations::offload, .clipping = 0},
         Case{.name = "nvme", .states = Home::nvme, .weights = Home::nvme, .clipping = 0},
         Case{.name = "passes", .weights = Home::none, .clipping = 0, .dropout = 0.1, .per_pass = 1},

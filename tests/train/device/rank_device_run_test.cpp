@@ -59,7 +59,9 @@ class RankDeviceRun : public test::DeviceRun {
         with_rank_folders(config_of_rank(each, rank), plan::Placement::configured);
     plan::MachineFacts machine = plan::probe_machine(config);
     machine.device = device;
-    return plan::make_plan(config, model_of(each), plan::Placement::configured, machine);
+    plan::Plan plan = plan::make_plan(config, model_of(each), plan::Placement::configured, machine);
+    if (each.halves_in_weights) test::leave_halves_to_weights(plan);
+    return plan;
   }
   plan::DeviceFacts facts_of(const Case& each, bool on_gpu) const {
     return machine_of(each, on_gpu).device;
@@ -145,6 +147,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{.name = "stage_3"}, Case{.name = "stage_3_weights_on_device", .weights = Home::none},
         Case{.name = "stage_3_nvme", .states = Home::nvme, .weights = Home::nvme},
         Case{.name = "stage_2", .weights = Home::none, .stage = 2},
+        Case{
+            .name = "stage_2_halves", .weights = Home::none, .stage = 2, .halves_in_weights = true},
+        Case{.name = "stage_3_halves", .weights = Home::none, .halves_in_weights = true},
         Case{.name = "stage_1_resident", .states = Home::none, .weights = Home::none, .stage = 1},
         Case{.name = "stage_2_passes", .weights = Home::none, .per_pass = 1, .stage = 2},
         Case{.name = "stage_3_half_of_states_on_gpu", .ratio = 0.4},

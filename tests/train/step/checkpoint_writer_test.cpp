@@ -69,7 +69,10 @@ class CheckpointWriting : public test::DeviceRun {
     config.sluice.strict = checkpoints.strict;
     config.world_size = checkpoints.ranks;
     config.train_batch_size *= checkpoints.ranks;
-    return plan::make_plan(config, model_of(each), each.placement, machine_of(each, on_gpu));
+    plan::Plan plan =
+        plan::make_plan(config, model_of(each), each.placement, machine_of(each, on_gpu));
+    if (each.halves_in_weights) test::leave_halves_to_weights(plan);
+    return plan;
   }
   std::string folder() const { return file("checkpoints"); }
 
@@ -149,6 +152,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(RunCase{.name = "split"}, RunCase{.name = "without_clipping", .clipping = 0},
                     RunCase{.name = "fp32", .master = config::MasterFormat::fp32},
                     RunCase{.name = "weights_on_device", .weights = Home::none},
+                    RunCase{.name = "halves", .weights = Home::none, .halves_in_weights = true},
                     RunCase{.name = "all_on_device", .states = Home::none, .weights = Home::none},
                     RunCase{.name = "speculative", .clipping = 1e9, .speculative = true},
                     RunCase{.name = "bf16_moments", .moments = config::MomentFormat::bf16},

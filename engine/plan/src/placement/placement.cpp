@@ -224,6 +224,7 @@ void note_choices(Plan& plan, const Overlap& overlap, const Preferences& prefere
         kept[u] || stay[u] || (wait_on_gpu[u] && plan.units[u].gradients == Tier::device);
   note_spill(plan, "gradients waiting for the norm", on_device ? Tier::device : Tier::host,
              &UnitPlacement::gradients, on_device ? std::vector<bool>() : wait_on_gpu);
+  note_halves_in_weights(plan);
   note_activations(plan, preferences);
   const bool at_home =
       std::any_of(plan.units.begin(), plan.units.end(), [](const UnitPlacement& unit) {

@@ -1,7 +1,11 @@
 #include "placement/promotion.hpp"
 
+#include <string>
 #include <utility>
 #include <vector>
+
+#include "sluice/base/text.hpp"
+#include "step/home_bytes.hpp"
 
 namespace sluice::plan {
 
@@ -12,6 +16,7 @@ namespace {
 // Homes of one unit that move together.
 struct Step {
   std::vector<std::pair<Tier*, Tier>> homes;  // in the plan; and the tier before the move
+  bool* half_in_weights = nullptr;            // in the plan: the half that the weights have too
 };
 
 // Moves the first steps of a list, in order, to the device.
@@ -24,9 +29,11 @@ class Steps {
   void take(std::size_t count) {
     for (; taken_ < count; ++taken_) {
       for (auto& [home, before] : steps_[taken_].homes) *home = Tier::device;
+      leave_half(steps_[taken_], true);
     }
     for (; taken_ > count; --taken_) {
       for (auto& [home, before] : steps_[taken_ - 1].homes) *home = before;
+      leave_half(steps_[taken_ - 1], false);
     }
   }
   // Takes the most steps of [0, size()] for which `fits` holds; it holds for none.
@@ -62,6 +69,10 @@ class Steps {
   std::size_t taken() const { return taken_; }
 
  private:
+  static void leave_half(const Step& step, bool leave) {
+    if (step.half_in_weights != nullptr) *step.half_in_weights = leave;
+  }
+
   std::vector<Step> steps_;
   std::size_t taken_ = 0;
 };
@@ -72,7 +83,7 @@ Steps steps_of(Plan& plan, const Make& make) {
   std::vector<Step> steps;
   for (std::size_t u = plan.units.size(); u-- > 0;) {
     Step step = make(plan.units[u]);
-    if (!step.homes.empty()) steps.push_back(std::move(step));
+    if (!step.homes.empty() || step.half_in_weights != nullptr) steps.push_back(std::move(step));
   }
   return Steps(std::move(steps));
 }
@@ -101,6 +112,24 @@ std::vector<Steps> steps_by_kind(Plan& plan) {
   return kinds;
 }
 
+// Upper halves of split masters leave host memory for weights that have them anyway. They take
+// nothing of the device.
+void leave_halves_to_weights(Plan& plan, const TierNeeds& needs,
+                             const std::function<bool()>& enough) {
+  Steps halves = steps_of(plan, [&](UnitPlacement& unit) {
+    Step step;
+    if (weights_can_have_half(unit, plan.state_format))
+      step.half_in_weights = &unit.half_in_weights;
+    return step;
+  });
+  if (halves.size() == 0) return;
+  const std::uint64_t before = needs.host_bytes();
+  halves.take(halves.size());
+  if (enough()) return halves.take_fewest(enough);
+  // The tiles that halves pass through may be larger than the halves.
+  if (needs.host_bytes() >= before) halves.take(0);
+}
+
 }  // namespace
 
 bool has_directory(const Plan& plan) {
@@ -126,6 +155,8 @@ void promote_to_device(Plan& plan, const TierNeeds& needs) {
   const std::uint64_t room = room_for_promotion(plan);
   const auto fits = [&] { return needs.device_bytes() <= room; };
   const auto enough = [&] { return needs.host_bytes() <= *plan.budget.host_bytes; };
+  if (enough()) return;
+  leave_halves_to_weights(plan, needs, enough);
   if (!fits() || enough()) return;
   for (Steps& steps : steps_by_kind(plan)) {
     const std::uint64_t before = needs.host_bytes();
@@ -138,6 +169,23 @@ void promote_to_device(Plan& plan, const TierNeeds& needs) {
     // Tiles that update states on the device may be larger than the states that left.
     if (needs.host_bytes() >= before) steps.take(0);
   }
+}
+
+void note_halves_in_weights(Plan& plan) {
+  std::uint64_t bytes = 0;
+  std::size_t units = 0;
+  std::size_t trained = 0;
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    trained += plan.units[u].frozen ? 0 : 1;
+    if (!half_copied_to_tile(plan.units[u], plan.state_format)) continue;
+    bytes += part_bytes(plan, u, 0);
+    ++units;
+  }
+  if (units == 0) return;
+  plan.choices.push_back("upper halves of the split master: those of " + std::to_string(units) +
+                         " of " + std::to_string(trained) +
+                         " units are only in the weights on the GPU, " + format_bytes(bytes) +
+                         " that host_bytes has no room for; updates copy them to their tiles");
 }
 
 }  // namespace sluice::plan

@@ -1,6 +1,6 @@
 #pragma once
-// Promotion: bytes that leave host memory for the free memory of a GPU, where the host budget is
-// used up. Thread-compatible: callers synchronise.
+// Promotion: bytes that leave host memory for the memory of a GPU, where the host budget is used
+// up. Thread-compatible: callers synchronise.
 
 #include <cstdint>
 #include <functional>
@@ -32,10 +32,13 @@ std::uint64_t room_beside_activations(const Plan& plan);
 std::uint64_t room_for_promotion(const Plan& plan);
 
 // Moves homes from host memory to the device until the host need is within its budget, or the
-// device has no more room_for_promotion(). Bytes that cost the least traffic move first: weights,
-// then gradients, then states; within a kind the last unit comes first. The states of a split
-// master take the unit's weights along, which are a part of them. Does nothing where the host need
-// is within its budget.
+// device has no more room_for_promotion(). Upper halves of split masters come first: weights on the
+// device have them anyway (UnitPlacement::half_in_weights). Then bytes that cost the least traffic
+// move first: weights, then gradients, then states; within a kind the last unit comes first. The
+// states of a split master take the unit's weights along, which are a part of them. Does nothing
+// where the host need is within its budget.
 void promote_to_device(Plan& plan, const TierNeeds& needs);
+// Adds a line of `choices` where halves have left host memory.
+void note_halves_in_weights(Plan& plan);
 
 }  // namespace sluice::plan

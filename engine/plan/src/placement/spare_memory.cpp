@@ -151,7 +151,8 @@ std::uint64_t add_second_states(Plan& plan, std::uint64_t room_bytes) {
   const config::ByteBudget& budget = plan.config.sluice.updates.speculative_bytes;
   if (budget.kind == config::ByteBudget::Kind::bytes && budget.value == 0) return 0;
   const auto can_have = [&](std::size_t u) {
-    return u > 0 && plan.units[u].states == Tier::host && !plan.units[u].frozen;
+    return u > 0 && plan.units[u].states == Tier::host && !plan.units[u].frozen &&
+           !half_copied_to_tile(plan.units[u], plan.state_format);
   };
   std::uint64_t all_bytes = 0;
   for (std::size_t u = 0; u < plan.units.size(); ++u)

@@ -104,8 +104,10 @@ double Costs::share_on_device(std::size_t unit) const {
                                                 (gradient_on_device ? 0 : gradient_bytes));
   // Gradients leave while updates run, unless these wait for all of them.
   const bool leaves = gradient_on_device || !plan_.config.updates_need_all_gradients();
-  const double out = left_over(leaves ? gradient_bytes : 0,
-                               state_bytes + (leaves && !gradient_on_device ? gradient_bytes : 0));
+  const double half = half_copied_to_tile(placement, format) ? weight_bytes : 0;
+  const double out =
+      left_over((leaves ? gradient_bytes : 0) + half,
+                state_bytes - half + (leaves && !gradient_on_device ? gradient_bytes : 0));
   const double device = std::min(in, out);
   return over(device, device + cores);
 }

@@ -8,9 +8,19 @@ bool states_copied_to_tile(const UnitPlacement& unit) {
   return unit.states == Tier::device && !unit.device_host_addressable;
 }
 
+bool weights_can_have_half(const UnitPlacement& unit, const models::StateFormat& format) {
+  return format.is_split() && !unit.frozen && !unit.device_host_addressable &&
+         unit.weights == Tier::device && unit.states == Tier::host && !unit.second_states;
+}
+
+bool half_copied_to_tile(const UnitPlacement& unit, const models::StateFormat& format) {
+  return unit.half_in_weights && weights_can_have_half(unit, format);
+}
+
 PartPlace place_of_part(const UnitPlacement& unit, const models::StateFormat& format,
                         std::size_t part) {
   if (states_copied_to_tile(unit)) return PartPlace::tile;
+  if (part == 0 && half_copied_to_tile(unit, format)) return PartPlace::tile;
   // An update works in the weights themselves where they are in host memory, or where they share
   // the device with the states.
   const bool weights_beside_states =

@@ -123,6 +123,7 @@ UnitTraffic committed_traffic(const Plan& plan, std::size_t u, CachedTraffic& ca
   if (unit.weights == Tier::device && update_sends_weights(unit)) traffic.h2d_bytes += compute;
   if (unit.gradients == Tier::nvme) traffic.read_bytes += gradient;
   if (unit.gradients == Tier::device && tile_holds_gradient(unit)) traffic.d2h_bytes += gradient;
+  if (half_copied_to_tile(unit, plan.state_format)) traffic.d2h_bytes += compute;
   if (states_copied_to_tile(unit)) {
     const std::uint64_t states = plan.state_format.element_bytes() * shard_count(plan, u);
     traffic.d2h_bytes += states;

@@ -56,7 +56,7 @@ Tickets TileIo::begin_state_reads(const TileRange& range, Parts parts, Bytes til
     const std::uint64_t offset_bytes = range.begin * format_.part(i).element_bytes;
     tickets.push_back(resources_.store->begin_read(*home[i].shard, offset_bytes, spans[i]));
   }
-  if (includes_uncached(parts) && plan::states_copied_to_tile(plan_.units[range.unit]))
+  if (includes_uncached(parts))
     moved.d2h_bytes += begin_state_copies_out(device_states(range.unit), {range, spans}, tickets);
   return tickets;
 }
@@ -104,10 +104,8 @@ Tickets TileIo::begin_writes(const TileRange& range, const TileWork& work, Bytes
         resources_.store->begin_write(*home[i].shard, offset_bytes, spans[i], checksums[i]));
     moved.nvme_written_bytes += spans[i].size();
   }
-  if (includes_uncached(work.write_states) &&
-      plan::states_copied_to_tile(plan_.units[range.unit])) {
+  if (includes_uncached(work.write_states))
     moved.h2d_bytes += begin_state_copies_in(device_states(range.unit), {range, spans}, tickets);
-  }
   if (work.write_weight) {
     add_weight_write(range, format_.is_split() ? spans[0] : placement_.weight(range, tile),
                      work.after, tickets, moved);

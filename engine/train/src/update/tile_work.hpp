@@ -39,7 +39,8 @@ struct TileWork {
 
   // Parts of the states that are read from the store or written to it. `cached`: host memory holds
   // them as well. `uncached`: it does not; states on a device that is not host addressable count as
-  // uncached too, and move between device and tile.
+  // uncached too, and move between device and tile. So does the half of a split master that only
+  // the weights on such a device are.
   enum class Parts { none, uncached, cached, all };
 
   const char* what = "";  // name in the trace
@@ -83,6 +84,7 @@ struct TileWork {
 // written to the store.
 using StateChecksums = std::array<std::vector<std::uint64_t>, models::kMostStateParts>;
 
+// Whether `parts` includes those that move between a device and the tile.
 bool includes_uncached(TileWork::Parts parts);
 // Whether `parts` includes the part with that home; false for a part that is not in the store.
 bool includes(TileWork::Parts parts, const PartHome& home);

@@ -15,7 +15,8 @@ namespace sluice::plan {
 // - weights: in the unit's weights, which are one half of a split master.
 // - memory: in memory of its own, on the tier of the states, or in the cache of states on NVMe.
 // - tile: in the tile. The update reads the part from NVMe, or copies it from a device whose memory
-//   is not host_addressable, and writes it back.
+//   is not host_addressable, and writes it back. From the device come all parts, or the upper half
+//   of a split master alone.
 enum class PartPlace { weights, memory, tile };
 
 // The tiers of one unit's bytes. A frozen unit has weights only.
@@ -33,6 +34,9 @@ struct UnitPlacement {
   // Host memory has room for the results of an update beside the states, so the update begins
   // before the norm of all gradients is known. Only for states in host memory.
   bool second_states = false;
+  // The weights are the only home of a split master's upper half, although the other parts of the
+  // states are in host memory. In effect where half_copied_to_tile().
+  bool half_in_weights = false;
   // Host memory has room for a copy of the states, from which a checkpoint is written while steps
   // go on. Not for states on NVMe.
   bool checkpoint_copy = false;
@@ -51,6 +55,12 @@ PartPlace place_of_part(const UnitPlacement& unit, const models::StateFormat& fo
 // The states are on a device whose memory is not host_addressable: an update copies them to the
 // tile and back.
 bool states_copied_to_tile(const UnitPlacement& unit);
+// The weights can be the only home of a split master's upper half: they are on a device whose
+// memory is not host_addressable, and the other parts of the states are in host memory.
+bool weights_can_have_half(const UnitPlacement& unit, const models::StateFormat& format);
+// The weights are the only home of the upper half: an update copies it to the tile, and sends it
+// back as the new weights.
+bool half_copied_to_tile(const UnitPlacement& unit, const models::StateFormat& format);
 // An update reads states from NVMe. It does not read parts that the cache holds.
 bool reads_states_from_nvme(const UnitPlacement& unit, const models::StateFormat& format);
 // An update sends the new weights to another tier: to a file, or over the link to the device.

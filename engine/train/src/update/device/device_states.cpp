@@ -2,10 +2,20 @@
 
 namespace sluice::train {
 
+namespace {
+
+// Parts in the store pass through the tile too, but not from the device.
+bool is_copied(const PartHome& home) {
+  return home.place == plan::PartPlace::tile && !home.shard;
+}
+
+}  // namespace
+
 std::uint64_t begin_state_copies_out(const DeviceStates& states, const TileCopy& copy,
                                      offload::Tickets& tickets) {
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < states.home.size(); ++i) {
+    if (!is_copied(states.home[i])) continue;
     const bool is_weight = states.format.is_split() && i == 0;
     const auto from = device_span_in(is_weight ? states.weights : states.home[i].memory, copy.range,
                                      states.format.part(i).element_bytes);
@@ -19,6 +29,7 @@ std::uint64_t begin_state_copies_in(const DeviceStates& states, const TileCopy& 
                                     offload::Tickets& tickets) {
   std::uint64_t bytes = 0;
   for (std::size_t i = states.format.is_split() ? 1 : 0; i < states.home.size(); ++i) {
+    if (!is_copied(states.home[i])) continue;
     const auto to =
         device_span_in(states.home[i].memory, copy.range, states.format.part(i).element_bytes);
     tickets.push_back(states.device.begin_copy_in(to, copy.tile[i], {}));

@@ -1,6 +1,7 @@
 #pragma once
 // Copies of optimizer states whose home is a device that is not host addressable: to the tile for
-// an update, and back. Free functions without state. Not installed.
+// an update, and back. These are all parts, or the upper half of a split master alone, which the
+// weights are. Free functions without state. Not installed.
 
 #include <cstdint>
 
@@ -14,7 +15,7 @@
 
 namespace sluice::train {
 
-// One unit's states on the device.
+// One unit's states, of which parts are on the device.
 struct DeviceStates {
   offload::Device& device;
   const models::StateFormat& format;
@@ -29,7 +30,8 @@ struct TileCopy {
   StateSpans tile;  // the parts in the tile's memory
 };
 
-// Adds the copies of all parts to `tickets`. Returns the number of bytes.
+// Adds the copies of all parts that an update finds in the tile, and that are on the device, to
+// `tickets`. Returns the number of bytes.
 std::uint64_t begin_state_copies_out(const DeviceStates& states, const TileCopy& copy,
                                      offload::Tickets& tickets);
 // The other direction, without the weights of a split master: TileIo sends weights the same way for

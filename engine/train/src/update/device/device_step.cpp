@@ -40,11 +40,7 @@ void check_finite_at_home(const UpdaterResources& resources, const TilePlacement
                           const UpdateSettings& settings, const TileRange& range,
                           const DeviceTile& tile) {
   const plan::Plan& plan = *resources.plan;
-  if (!plan::states_copied_to_tile(plan.units[range.unit])) {
-    return check_finite(plan, resources.store, settings, range,
-                        tile_of(plan, placement.states(range, {}), addresses(tile.gradient),
-                                addresses(tile.weight)));
-  }
+  const StateHome& home = placement.home(range.unit);
   constexpr std::uint64_t kPart = 1U << 20U;  // elements that are copied to the host at a time
   for (std::uint64_t at = 0; at < range.count; at += kPart) {
     const TileRange part{range.unit, range.begin + at, std::min(kPart, range.count - at)};
@@ -54,7 +50,12 @@ void check_finite_at_home(const UpdaterResources& resources, const TilePlacement
     };
     std::array<std::vector<std::byte>, models::kMostStateParts> copies;
     StateSpans states;
-    for (std::size_t i = 0; i < plan.state_format.part_count(); ++i) {
+    for (std::size_t i = 0; i < home.size(); ++i) {
+      if (home[i].place == plan::PartPlace::memory) {
+        states[i] = host_bytes_in(*resources.device, home[i].memory, part,
+                                  plan.state_format.part(i).element_bytes);
+        continue;
+      }
       const offload::DeviceSpan from = of_part(tile.states[i]);
       copies[i].resize(from.size_bytes());
       states[i] = copies[i];

@@ -20,7 +20,7 @@ void issue_update(const UpdaterResources& resources, const UpdateSettings& setti
                   void* stream);
 
 // Throws check_finite()'s error if an element of `range` is non-finite at its home, where the
-// update has put it. Copies states whose home is the device. Throws CudaError.
+// update has put it. Copies parts of the states whose home is the device. Throws CudaError.
 void check_finite_at_home(const UpdaterResources& resources, const TilePlacement& placement,
                           const UpdateSettings& settings, const TileRange& range,
                           const DeviceTile& tile);

@@ -114,7 +114,8 @@ Bytes DeviceUpdates::flag_of(std::size_t slot) const {
   return flags_.bytes().subspan(slot * kFlagStride, kFlagBytes);
 }
 
-// The half of a split master that the weights are is up to date on the device.
+// Whether host memory is the part's home. The half of a split master that the weights are is up to
+// date on the device, where it may have its only home.
 bool DeviceUpdates::is_on_host(std::size_t unit, std::size_t part) const {
   return placement_.home(unit)[part].place == plan::PartPlace::memory;
 }
