@@ -3,10 +3,11 @@
 //
 //   virtual_loop_bench [--copy-GBps N] [--update-GBps N] [--compute-TFLOPs N] [--layers N]
 //
-// The model has the shapes of GPT-2 with 1.3 B parameters at a width of 64, as in
-// virtual_step_bench. Units compute as hooks on a model have them do: activations stay, and nothing
-// is computed again. LoopCore and all below it run as behind the Python package; matrix products,
-// copies and updates take virtual time, and everything else takes none.
+// The model has the shapes of GPT-2 with 1.3 B parameters at a width of 256, as virtual_step_bench
+// has them. A piece of an update is a twelfth of a block. Units compute as hooks on a model have
+// them do: activations stay, and nothing is computed again. LoopCore and all below it run as behind
+// the Python package; matrix products, copies and updates take virtual time, and everything else
+// takes none.
 //
 // Prints a JSON object: for each case the time of a step's products over that of the step
 // ("of_resident").
@@ -53,8 +54,8 @@ const std::vector<Case> kCases = {{"1.3B_8K", 1, 0, false},
                                   {"1.3B_32K", 4, 0, false},
                                   {"1.3B_32K_speculative", 4, 0, true}};
 
-constexpr std::int64_t kWidth = 64;
-constexpr std::int64_t kVocabulary = 1570;
+constexpr std::int64_t kWidth = 256;
+constexpr std::int64_t kVocabulary = 6280;
 constexpr std::int64_t kTokens = 32;      // of a micro-batch
 constexpr double kTokensThatCost = 8192;  // whose time it takes
 constexpr double kUpdateBytes = 26;       // of an element, read and written
@@ -72,8 +73,7 @@ config::TrainConfig config_of(const Case& each) {
   config.sluice.host_bytes = {ByteBudget::Kind::bytes, std::uint64_t{8} << 30U};
   config.sluice.threads.compute = 1;  // threads that wait for work would run, and hold up the time
   config.sluice.threads.optimizer = 2;
-  if (each.speculates)
-    config.sluice.updates.speculative_bytes = {ByteBudget::Kind::percent, 100};
+  if (each.speculates) config.sluice.updates.speculative_bytes = {ByteBudget::Kind::percent, 100};
   return config;
 }
 
@@ -82,12 +82,12 @@ BroughtDevice on(const bench::VirtualGpu& gpu) {
               [](const config::TrainConfig& config) {
                 plan::MachineFacts machine = plan::probe_machine(config);
                 machine.device_choice.clear();
-                machine.total_memory_bytes = machine.available_memory_bytes =
-                    std::uint64_t{1} << 40U;
+                machine.total_memory_bytes = machine.available_memory_bytes = std::uint64_t{1}
+                                                                              << 40U;
                 machine.memlock_bytes = offload::kUnlimited;
                 machine.device.host_addressable = false;
-                machine.device.gpu = plan::GpuFacts{0, "virtual", std::uint64_t{1} << 40U,
-                                                    std::uint64_t{1} << 40U};
+                machine.device.gpu =
+                    plan::GpuFacts{0, "virtual", std::uint64_t{1} << 40U, std::uint64_t{1} << 40U};
                 return machine;
               },
           .make =
@@ -226,8 +226,8 @@ int run(int count, char** arguments) {
     else if (name == "--layers")
       layers = std::atoll(value);
     else
-      throw InvalidArgument(
-          name + ": expected --copy-GBps, --update-GBps, --compute-TFLOPs or --layers");
+      throw InvalidArgument(name +
+                            ": expected --copy-GBps, --update-GBps, --compute-TFLOPs or --layers");
   }
   SLUICE_CHECK(
       rates.copy_GBps > 0 && rates.update_GBps > 0 && rates.compute_TFLOPs > 0 && layers > 0,

@@ -203,7 +203,6 @@ void expect_same(const Result& a, const Result& b) {
 class LateSpeculation : public testing::TestWithParam<Case> {
  protected:
   LateSpeculation() { at::set_num_threads(1); }
-
 };
 
 // Without clipping too: a loop may never end its step.
