@@ -202,6 +202,28 @@ TEST(OwnPlan, GivenActivationsAreCountedAndLetWeightsStay) {
   EXPECT_THROW(planned(config, model), DoesNotFit);
 }
 
+// Every update waits for step(), so second states are of use with and without clipping.
+TEST(OwnPlan, HasSecondStatesWhereAsked) {
+  config::TrainConfig config = train_config(Device::cpu, Device::cpu, 64, 64);
+  const auto units_with = [](const Plan& plan) {
+    return std::ranges::count_if(plan.units,
+                                 [](const UnitPlacement& unit) { return unit.second_states; });
+  };
+  for (const double clipping : {0.0, 1.0}) {
+    config.gradient_clipping = clipping;
+    config.sluice.updates.speculative_bytes = {ByteBudget::Kind::bytes, 0};
+    EXPECT_EQ(units_with(planned(config, three_calls())), 0);
+    config.sluice.updates.speculative_bytes = {};
+    const Plan plan = planned(config, three_calls());
+    EXPECT_EQ(units_with(plan), 1);
+    EXPECT_TRUE(plan.units.back().second_states);
+    EXPECT_EQ(row(plan, "second states").bytes.host, 12 * kCount);
+    EXPECT_EQ(row(plan, "second states").note, "for updates that begin before step()");
+    EXPECT_THAT(plan.choices, ::testing::Contains(::testing::HasSubstr(
+                                  "so the updates of 1 of 4 units begin before step()")));
+  }
+}
+
 // Updates wait for step(), so the gradients of all units wait, with and without clipping.
 TEST(OwnPlan, EveryUnitHasAHomeForItsGradients) {
   config::TrainConfig config = train_config(Device::cpu, Device::cpu, 64, 64);

@@ -181,6 +181,7 @@ class TierOptimizer(torch.optim.Optimizer):
         self._keys = [{*_NUMBERS, "betas"} & set(group) for group in self.param_groups]
         self._fixed = [{key: group.get(key) or 0 for key in _FIXED} for group in self.param_groups]
         self._step_values()  # raises now for what no step can have
+        offloaded.loop.values_by(weakref.WeakMethod(self._step_values))
 
     def end_step(self) -> Any:
         """Ends the step of the loop with the values of the groups. Returns its StepResult.

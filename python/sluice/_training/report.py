@@ -18,11 +18,13 @@ _STALLS = {
     "gradient_stall_seconds": "for gradients",
     "update_stall_seconds": "for updates",
 }
+_EARLY = {"speculative_updates_kept": "kept", "speculative_updates_dropped": "done again"}
 _PEAKS = {"device_peak_bytes": "device", "host_peak_bytes": "host"}
 
 
 class Report(dict[str, Any]):
-    """A dict: bytes of each link, seconds that computing stood still, peaks of the tiers, ``steps``, ``plan``, ``choices``.
+    """A dict: bytes of each link, seconds that computing stood still, updates that began before ``step()`` (``speculative_updates_kept``,
+    ``speculative_updates_dropped``, ``speculative_dropped_seconds``), peaks of the tiers, ``steps``, ``plan``, ``choices``.
 
     ``print(report)`` shows a table, and a notebook shows it as one.
     """
@@ -31,6 +33,8 @@ class Report(dict[str, Any]):
         steps = max(int(self["steps"]), 1)
         rows = [[f"bytes {name}", size_text(self[key]), size_text(self[key] // steps)] for key, name in _LINKS.items()]
         rows += [[f"waited {name}", f"{self[key]:.2f} s", f"{self[key] / steps:.3f} s"] for key, name in _STALLS.items()]
+        if self["speculative_updates_kept"] or self["speculative_updates_dropped"]:
+            rows += [[f"updates begun early, {name}", str(self[key]), f"{self[key] / steps:.1f}"] for key, name in _EARLY.items()]
         return rows + [[f"peak of the {name} tier", size_text(self[key]), ""] for key, name in _PEAKS.items()]
 
     def __str__(self) -> str:

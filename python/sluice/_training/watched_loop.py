@@ -101,10 +101,15 @@ class WatchedLoop(Loop):
         self._guards = Guards([])
         self._micro_batches = int(loop.accumulation_steps)
         self._recover: Callable[[], Callable[[], None] | None] = lambda: None
+        self._values: Callable[[], Callable[[], Sequence[Mapping[str, float]]] | None] = lambda: None
 
     def recover_by(self, recover: weakref.WeakMethod[Callable[[], None]]) -> None:
         """``recover`` cleans up after a pass that has failed. Called before a parameter is read or set, and before checkpoints."""
         self._recover = recover
+
+    def values_by(self, values: weakref.WeakMethod[Callable[[], Sequence[Mapping[str, float]]]]) -> None:
+        """``values`` gives the values that end_step() would be given now, or raises ValueError."""
+        self._values = values
 
     @property
     def accumulation_steps(self) -> int:
@@ -220,11 +225,14 @@ class WatchedLoop(Loop):
         self._loop.add_loss(loss if configured == self._micro_batches else loss.detach() * (configured / self._micro_batches))
         self.has_loss = True
 
-    def begin_backward(self) -> None:
-        """Begins a backward, once the last step's updates have ended. Blocks."""
+    def begin_backward(self, groups: Sequence[Mapping[str, float]] = ()) -> None:
+        """Begins a backward, once the last step's updates have ended. ``groups``: without, those of :meth:`values_by`. Blocks."""
         self._pass, self.has_new_gradients = "backward", True
+        if not groups and self._loop.speculates and (values := self._values()) is not None:
+            with contextlib.suppress(ValueError):  # end_step() raises it, if the values are still these
+                groups = values()
         with ranks.inside(), self._range("finish_updates"):
-            self._loop.begin_backward()
+            self._loop.begin_backward(groups)
 
     def begin_gradients(self, unit: int) -> None:
         """Gives the unit's parameters memory for their gradients. Blocks."""

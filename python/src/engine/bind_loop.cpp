@@ -161,6 +161,9 @@ py::dict counters(const Loop& loop) {
       "update_stall_seconds"_a = now.update_stall_seconds,
       "fetch_stall_seconds"_a = now.fetch_stall_seconds,
       "gradient_stall_seconds"_a = now.gradient_stall_seconds,
+      "speculative_updates_kept"_a = now.speculative_updates_kept,
+      "speculative_updates_dropped"_a = now.speculative_updates_dropped,
+      "speculative_dropped_seconds"_a = now.speculative_dropped_seconds,
       "device_peak_bytes"_a = now.device_peak_bytes, "host_peak_bytes"_a = now.host_peak_bytes);
 }
 
@@ -168,6 +171,7 @@ void bind_values(py::class_<Loop>& loop) {
   const auto value = [&loop](const char* name, auto get) { loop.def_property_readonly(name, get); };
   value("step", [](const Loop& self) { return self->steps(); });
   value("updates", [](const Loop& self) { return self->updates(); });
+  value("speculates", [](const Loop& self) { return self->speculates(); });
   value("weights_version", [](const Loop& self) { return self->weights_version(); });
   value("drops", [](const Loop& self) { return self->drops(); });
   value("loss_scale", [](const Loop& self) { return self->loss_scale(); });
@@ -273,7 +277,11 @@ void bind_loop(py::module_& module) {
           "keep_aliases", [](const Loop& self, std::size_t unit) { self->keep_aliases(unit); },
           py::arg("unit"), Unlocked())
       .def(
-          "begin_backward", [](const Loop& self) { self->begin_backward(); }, Unlocked())
+          "begin_backward",
+          [](const Loop& self, const std::vector<std::map<std::string, double>>& groups) {
+            self->begin_backward(values_of(groups));
+          },
+          py::arg("groups"), Unlocked())
       .def(
           "begin_gradients",
           [](const Loop& self, std::size_t unit) { self->begin_gradients(unit); }, py::arg("unit"),

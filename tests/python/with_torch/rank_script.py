@@ -42,7 +42,11 @@ def main() -> None:
     for step in range(engine.global_steps, asked["steps"]):
         for part in range(engine.gradient_accumulation_steps()):
             ids, targets = (values.to(engine.device) for values in batch(step * 100 + part * ranks + rank))
+            rate = engine.get_lr()[0]
+            if asked.get("differ") and rank == 1 and step % 2 == 1:
+                engine.set_lr(2 * rate)  # this rank expects another step
             engine.backward(loss_of(engine(ids), targets))
+            engine.set_lr(rate)
             if part == 0:
                 gradient = utils.safe_get_full_grad(engine.module.blocks[0].up.weight)
             engine.step()
@@ -55,7 +59,9 @@ def main() -> None:
         engine.module.norm.bias.fill_(rank + 5)
     weights = engine.module_state_dict()
     calls = comm.log_summary(return_dict=True) if "comms_logger" in keys else None
-    torch.save([losses, weights, master, moment, gradient, calls], place / f"rank{rank}.pt")
+    report = engine.report()
+    early = [report["speculative_updates_kept"], report["speculative_updates_dropped"]]
+    torch.save([losses, weights, master, moment, gradient, calls, early], place / f"rank{rank}.pt")
     engine.destroy()
 
 

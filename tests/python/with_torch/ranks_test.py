@@ -70,6 +70,16 @@ def test_ranks_of_torchrun_train_as_others(two: list[Any], tmp_path: Path) -> No
         assert_equal(mine, two[0])
 
 
+# Each rank decides for itself whether it keeps an update that began in backward.
+def test_updates_that_begin_in_backward_have_the_bits_of_others(two: list[Any], tmp_path: Path) -> None:
+    keys = {"sluice": {"device": "host", "speculative_bytes": "auto"}}
+    ranks = run(tmp_path, 2, keys=keys, differ=True)
+    for mine in ranks:
+        assert_equal(mine, two[0])
+        assert mine[6][0] > 0
+    assert ranks[1][6][1] > ranks[0][6][1]
+
+
 def test_ranks_need_no_numpy(tmp_path: Path) -> None:
     keys = {"comms_logger": {"enabled": True}}
     for mine in run(tmp_path, 2, steps=1, by="torchrun", without_numpy=True, keys=keys):

@@ -2,11 +2,15 @@
 // The small transformer, trained with the calls that hooks on a model make. Confined to a thread.
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "device/run_device.hpp"
+#include "sluice/plan/machine.hpp"
 #include "sluice/train/hooked_loop.hpp"
 #include "train/engine/engine_support.hpp"
 #include "user_loop/loop_core.hpp"
@@ -61,6 +65,9 @@ class HookedModel {
       course.weights.push_back(sluice::test::bytes_of(loop_.parameter(name)));
     return course;
   }
+
+  // From now on backward expects these values of the step.
+  void expect(std::vector<GroupValues> groups) { expected_ = std::move(groups); }
 
   // From now on a micro-batch calls the unit again after its call.
   void call_twice(std::size_t unit) {
@@ -119,7 +126,7 @@ class HookedModel {
   }
 
   void backward(const std::vector<Called>& calls, torch::Tensor gradient) {
-    loop_.begin_backward();
+    loop_.begin_backward(expected_);
     for (auto call = calls.rbegin(); call != calls.rend(); ++call) {
       enter(loop_, call->unit);
       loop_.begin_gradients(call->unit);
@@ -136,6 +143,45 @@ class HookedModel {
   const int accumulation_;
   std::vector<std::size_t> units_;
   std::vector<std::function<torch::Tensor(const torch::Tensor&)>> forwards_;
+  std::vector<GroupValues> expected_;
+};
+
+inline constexpr std::uint64_t kMemoryBytes = 64U << 20U;
+
+// A loop on a device of the test's, and its model.
+struct OnDevice {
+  OnDevice(const sluice::test::LoopSetup& setup, RunDevice device)
+      : loop(sluice::test::config_of(setup, swap.path()), {}, brought(std::move(device))),
+        model(loop, with_a_frozen_weight(), setup.accumulation) {}
+  // On the host, where LibTorch keeps its memory.
+  explicit OnDevice(const sluice::test::LoopSetup& setup)
+      : loop(sluice::test::config_of(setup, swap.path()), {},
+             BroughtDevice{.make = make_device_beside_libtorch}),
+        model(loop, with_a_frozen_weight(), setup.accumulation) {}
+
+  static BroughtDevice brought(RunDevice device) {
+    device.allocator.reset();
+    return {.facts =
+                [](const config::TrainConfig& config) {
+                  plan::MachineFacts facts = plan::probe_machine(config);
+                  facts.device.host_addressable = false;
+                  facts.device.has_update_kernels = true;
+                  plan::GpuFacts& gpu = facts.device.gpu.emplace();
+                  gpu.total_bytes = gpu.free_bytes = kMemoryBytes;
+                  return facts;
+                },
+            .make = [made = std::make_shared<RunDevice>(std::move(device))](
+                        const plan::Plan&) { return std::move(*made); }};
+  }
+  static sluice::test::Model with_a_frozen_weight() {
+    sluice::test::Model model;
+    model.blocks[2]->up->weight.set_requires_grad(false);
+    return model;
+  }
+
+  const sluice::test::TempDir swap;
+  LoopCore loop;
+  HookedModel<LoopCore> model;
 };
 
 }  // namespace sluice::train::test

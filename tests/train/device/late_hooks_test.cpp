@@ -20,44 +20,15 @@ namespace {
 
 using sluice::test::Course;
 using sluice::test::LoopSetup;
+using test::kMemoryBytes;
+using test::OnDevice;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 constexpr int kSteps = 3;
-constexpr std::uint64_t kMemoryBytes = 64U << 20U;
 // Too little host memory for the upper halves of a split master.
 constexpr const char* kShortOfHalves = "276KiB";
 
-// A loop on a device of the test's, and its model.
-struct OnDevice {
-  OnDevice(const LoopSetup& setup, RunDevice device)
-      : loop(sluice::test::config_of(setup, swap.path()), {}, brought(std::move(device))),
-        model(loop, with_a_frozen_weight(), setup.accumulation) {}
-
-  static BroughtDevice brought(RunDevice device) {
-    device.allocator.reset();
-    return {.facts =
-                [](const config::TrainConfig& config) {
-                  plan::MachineFacts facts = plan::probe_machine(config);
-                  facts.device.host_addressable = false;
-                  facts.device.has_update_kernels = true;
-                  plan::GpuFacts& gpu = facts.device.gpu.emplace();
-                  gpu.total_bytes = gpu.free_bytes = kMemoryBytes;
-                  return facts;
-                },
-            .make = [made = std::make_shared<RunDevice>(std::move(device))](
-                        const plan::Plan&) { return std::move(*made); }};
-  }
-  static sluice::test::Model with_a_frozen_weight() {
-    sluice::test::Model model;
-    model.blocks[2]->up->weight.set_requires_grad(false);
-    return model;
-  }
-
-  const sluice::test::TempDir swap;
-  LoopCore loop;
-  test::HookedModel<LoopCore> model;
-};
 
 Course run_on(const LoopSetup& setup, RunDevice device) {
   OnDevice run(setup, std::move(device));

@@ -110,12 +110,13 @@ class LateLoop : public testing::TestWithParam<Case> {
   LateLoop() { at::set_num_threads(1); }
 };
 
-Course run_late(const LoopSetup& setup, std::uint64_t seed) {
+Course run_late(const LoopSetup& setup, std::uint64_t seed, std::uint64_t* kept = nullptr) {
   const test::LateGpu gpu({.memory_bytes = kMemoryBytes, .seed = seed});
   OwnLoop loop(setup, gpu.run_device());
   Course course = loop.take_steps(0, kSteps);
   loop.loop().finish();
   EXPECT_THAT(gpu.violations(), IsEmpty());
+  if (kept != nullptr) *kept = loop.loop().counters().speculative_updates_kept;
   return course;
 }
 
@@ -162,6 +163,25 @@ INSTANTIATE_TEST_SUITE_P(Placements, LateLoop,
                                          Case{"nvme", in("nvme", "nvme", "keep")},
                                          Case{"fp16", in_fp16()}),
                          [](const auto& each) { return each.param.name; });
+
+// Updates of units that the host updates begin in the last backward of a step, where they have
+// second states.
+TEST_P(LateLoop, HasTheBitsOfUpdatesThatWait) {
+  LoopSetup setup = GetParam().setup;
+  setup.clipping = 0;
+  if (!setup.bf16)  // so that not all steps are skipped
+    setup.more_keys =
+        "\"fp16\": {\"enabled\": true, \"initial_scale_power\": 15, \"hysteresis\": 1}, ";
+  const Course expected = run_at_once(setup);
+  setup.sluice_keys += "\"speculative_bytes\": \"auto\", ";
+  for (const std::uint64_t seed : test::schedules(10)) {
+    SCOPED_TRACE("schedule " + std::to_string(seed));
+    std::uint64_t kept = 0;
+    sluice::test::expect_same(run_late(setup, seed, &kept), expected);
+    EXPECT_EQ(kept > 0, setup.optimizer_device == "cpu");
+    if (HasFailure()) return;
+  }
+}
 
 TEST_F(LateLoop, ContinuesFromACheckpoint) {
   const LoopSetup setup = in("cpu", "none", "recompute");

@@ -44,6 +44,7 @@ struct AdamConfig {
   bool bias_correction = true;
   bool amsgrad = false;
   bool maximize = false;
+  bool operator==(const AdamConfig&) const = default;
 };
 
 // Duchi, Hazan & Singer 2011, as torch.optim.Adagrad. Moment: the sum of squares; the caller
@@ -54,6 +55,7 @@ struct AdagradConfig {
   double epsilon = 1e-10;
   double weight_decay = 0.0;
   bool maximize = false;
+  bool operator==(const AdagradConfig&) const = default;
 };
 
 // Chen et al. 2023, Alg. 2. Moment: m. Decay is decoupled.
@@ -63,6 +65,7 @@ struct LionConfig {
   double beta2 = 0.99;  // for the moment, in [0, 1)
   double weight_decay = 0.0;
   bool maximize = false;
+  bool operator==(const LionConfig&) const = default;
 };
 
 // torch.optim.SGD. Moment: with momentum, the momentum buffer, which the first step sets to its
@@ -74,6 +77,7 @@ struct SgdConfig {
   double weight_decay = 0.0;
   bool nesterov = false;  // needs momentum
   bool maximize = false;
+  bool operator==(const SgdConfig&) const = default;
 };
 
 using OptimizerConfig = std::variant<AdamConfig, AdagradConfig, LionConfig, SgdConfig>;
@@ -138,6 +142,8 @@ struct Step {
   // PyTorch clips, with norm = sqrt(squared_norm) / scale.
   float gradient_factor = 1.0F;
   std::uint64_t seed = 0;  // for stochastic rounding only
+
+  bool operator==(const Step&) const = default;
 };
 
 // Tensors that share hyper-parameters, like PyTorch's parameter groups. Owns nothing but the

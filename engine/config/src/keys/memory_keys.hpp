@@ -281,8 +281,8 @@ inline constexpr KeyInfo kMemoryKeys[] = {
      "\"50%\" of these states, or \"auto\" for what host_bytes leaves"},
     {"sluice.speculative_bytes", "", "bytes", "0", Fate::honoured,
      "host memory, part of host_bytes, for second states, so that updates begin before the norm of "
-     "clipping is known: bytes, \"64MiB\", \"50%\" of the states in host memory, or \"auto\" for "
-     "what host_bytes leaves"},
+     "clipping is known, and in loops of one's own before step(): bytes, \"64MiB\", \"50%\" of the "
+     "states in host memory, or \"auto\" for what host_bytes leaves"},
     {"sluice.gpu_updates", "", "bool", "false", Fate::honoured,
      "a GPU updates part of the units whose weights are at home there and whose states are in host "
      "memory; the cores update the rest meanwhile"},

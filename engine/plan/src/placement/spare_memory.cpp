@@ -114,11 +114,10 @@ std::uint64_t add_read_ahead(Plan& plan, std::uint64_t room_bytes) {
   return tiles * tile_bytes;
 }
 
-// Empty, or why no update of the plan can begin before its norm is known.
+// Empty, or why no update of the plan has anything to begin before.
 std::string why_no_second_states(const Plan& plan, std::uint64_t state_bytes) {
-  if (plan.own_loop()) return "updates wait for step() in a loop of one's own";
   if (!plan.config.sluice.overlap) return "overlap is off";
-  if (!plan.config.updates_need_all_gradients())
+  if (!plan.config.updates_need_all_gradients() && !plan.own_loop())
     return "without gradient_clipping and fp16, no update waits for a norm";
   if (state_bytes == 0) return "no optimizer states are in host memory";
   return "";
@@ -145,8 +144,9 @@ Taken take_last_units(Plan& plan, std::uint64_t limit, const CanHave& can_have,
   return taken;
 }
 
-// Room for the results of updates that begin before the norm is known. The last units come first:
-// their gradients do. The first unit's gradient comes last, with the norm. Returns the bytes.
+// Room for the results of updates that begin before the norm is known, or in a loop of the user's
+// own before step(). The last units come first: their gradients do. The first unit's gradient comes
+// last, with the norm. Returns the bytes.
 std::uint64_t add_second_states(Plan& plan, std::uint64_t room_bytes) {
   const config::ByteBudget& budget = plan.config.sluice.updates.speculative_bytes;
   if (budget.kind == config::ByteBudget::Kind::bytes && budget.value == 0) return 0;
@@ -166,7 +166,8 @@ std::uint64_t add_second_states(Plan& plan, std::uint64_t room_bytes) {
   const auto [used, units] = take_last_units(plan, limit, can_have, &UnitPlacement::second_states);
   std::string line = "speculative_bytes: " + format_bytes(used) +
                      " of host memory, so the updates of " + std::to_string(units) + " of " +
-                     std::to_string(plan.units.size()) + " units begin before the norm is known";
+                     std::to_string(plan.units.size()) + " units begin before " +
+                     (plan.own_loop() ? "step()" : "the norm is known");
   const bool cut =
       budget.kind != config::ByteBudget::Kind::automatic && limit < asked && limit < all_bytes;
   if (cut) line += "; " + format_bytes(asked) + " were asked for, but host_bytes has no more room";

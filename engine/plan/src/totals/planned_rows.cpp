@@ -74,7 +74,10 @@ void add_homes(Plan& plan) {
     gradients.note = std::string(name_of(plan.config.gradient_dtype())) + ", " + gradients.note;
   PlanRow states{"optimizer states", text_of(plan.state_format), {}};
   PlanRow cache{"cache", "of states on NVMe", {}};
-  PlanRow second{"second states", "for updates that begin before the norm is known", {}};
+  PlanRow second{"second states",
+                 std::string("for updates that begin before ") +
+                     (plan.own_loop() ? "step()" : "the norm is known"),
+                 {}};
   PlanRow sums{"sums of gradients", "until the last backward of a step", {}};
   PlanRow inputs{"unit inputs", "for the backward pass", {}};
   for (std::size_t u = 0; u < plan.units.size(); ++u) {

@@ -48,6 +48,7 @@ void GradientFlow::speculate(const UpdateSettings& settings, double loss_scale) 
 }
 
 void GradientFlow::begin_buffer(std::size_t unit) {
+  wait_for_speculation(unit);
   zero::ShardedUnit& target = *resources_.units[unit];
   // A tied parameter's first contribution may still be on its way home.
   target.finish_reduce(stall_seconds_);
@@ -176,13 +177,14 @@ std::string GradientFlow::non_finite() const {
   return found == non_finite_.rend() ? "" : *found;
 }
 
-void GradientFlow::send(const std::vector<std::size_t>& units, std::size_t counted) {
+void GradientFlow::send(const std::vector<std::size_t>& units, std::size_t counted,
+                        const std::vector<std::size_t>& complete) {
   for (std::size_t i = 0; i < units.size(); ++i) {
     zero::ShardedUnit& unit = *resources_.units[units[i]];
     if (plan_.units[units[i]].gradients_use_slots) lend_home(units[i]);
     unit.begin_reduce_home(i < counted ? check_of_sum(units[i]) : nullptr);
   }
-  moves_.push_back({units, counted});
+  moves_.push_back({units, counted, complete});
   if (!plan_.config.sluice.overlap) finish_moves();
 }
 
@@ -213,26 +215,29 @@ void GradientFlow::finish_front() {
   // A move that has failed stays the first one: its unit throws the error every time.
   for (const std::size_t unit : moves_.front().units)
     resources_.units[unit]->finish_reduce(stall_seconds_);
-  const auto [units, counted] = std::move(moves_.front());
+  const auto [units, counted, complete] = std::move(moves_.front());
   moves_.pop_front();
   for (std::size_t i = 0; i < counted; ++i) finish_check(units[i]);
   if (immediate_) {
     begin_update(units.front(), *immediate_);
   } else if (slots_[units.front()]) {
     forget(units.front());  // the step will be skipped, and other units need the slot
-  } else if (counted > 0) {
-    begin_speculative_update(units.front());
+  } else {
+    for (const std::size_t unit : complete) begin_speculative_update(unit);
   }
 }
 
 void GradientFlow::begin_speculative_update(std::size_t unit) {
-  if (!speculative_ || !resources_.updater->can_speculate(unit)) return;
+  StateUpdater& updater = *resources_.updater;
+  if (!speculative_ || !updater.can_speculate(unit) || updater.speculates(unit)) return;
+  // A backward may have begun since that adds to it after all.
+  if (resources_.units[unit]->gradient_state() != zero::GradientState::waiting) return;
   // The norm only grows. Other ranks may have more of it.
   const double norm = std::sqrt(squared_norm()) / loss_scale_;
   const bool clips = gradient_factor(plan_.config.gradient_clipping, norm, loss_scale_) !=
                      speculative_->step.gradient_factor;
   if (clips || !non_finite().empty()) return speculative_.reset();
-  resources_.updater->begin_speculative_update(unit, *speculative_);
+  updater.begin_speculative_update(unit, *speculative_);
 }
 
 void GradientFlow::forget(std::size_t unit) {
@@ -274,9 +279,7 @@ StateUpdater::Update GradientFlow::end_speculation(std::size_t unit,
                                                    const UpdateSettings& settings) {
   StateUpdater& updater = *resources_.updater;
   if (updater.speculates(unit)) {
-    if (settings.step.gradient_factor == unclipped_factor_)
-      return updater.keep_speculative_update(unit, settings.after);
-    updater.drop_speculative_update(unit);
+    if (auto kept = updater.keep_speculative_update(unit, settings)) return std::move(*kept);
   }
   return updater.begin_update(unit, settings, std::move(slots_[unit]));
 }

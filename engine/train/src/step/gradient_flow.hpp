@@ -38,24 +38,28 @@ class GradientFlow {
   // gradients are sent.
   void update_immediately(const UpdateSettings& settings);
 
-  // From now on the update of a unit with second states begins when its gradient is at home, as if
-  // nothing were clipped; begin_updates() keeps it, or does it again. After an update that was
-  // clipped, and once the gradients of this step have a norm that clips, none begins. `loss_scale`:
-  // times the divisor of sums over ranks. Called as update_immediately() is.
+  // From now on the update of a unit with second states begins when its complete gradient is at
+  // home, as if nothing were clipped; begin_updates() keeps it where it has these settings and this
+  // factor, or does it again. A gradient that changes after all drops the update: begin(). After an
+  // update that was clipped, and once the gradients of this step have a norm that clips, none
+  // begins. `loss_scale`: times the divisor of sums over ranks.
   void speculate(const UpdateSettings& settings, double loss_scale);
 
   // Prepares flat gradient buffers on the device for the units that one backward accumulates into.
-  // A buffer starts with what the unit accumulated earlier in this step. Waits for room.
+  // A buffer starts with what the unit accumulated earlier in this step. Waits for room, and for
+  // speculative updates of these units, which are dropped.
   void begin(const std::vector<std::size_t>& units);
   // Starts moving the buffers home. The first `counted` units replace their earlier share of the
-  // norm. When updating immediately, only units[0] is counted; its gradient must be final. Where a
-  // counted gradient is non-finite and updates of this step have begun, the call that waits for the
-  // move throws Error.
-  void send(const std::vector<std::size_t>& units, std::size_t counted);
+  // norm. The gradients of `complete`, which are some of these, are expected to change no more in
+  // this step. When updating immediately, only units[0] is counted; its gradient must be final.
+  // Where a counted gradient is non-finite and updates of this step have begun, the call that waits
+  // for the move throws Error.
+  void send(const std::vector<std::size_t>& units, std::size_t counted,
+            const std::vector<std::size_t>& complete = {});
   // begin() and send() for a unit and the units that it borrows parameters from. The unit's own
   // gradient is final; the borrowed parameters' gradients are not.
   void begin_unit(std::size_t unit) { begin(units_of(unit)); }
-  void send_unit(std::size_t unit) { send(units_of(unit), 1); }
+  void send_unit(std::size_t unit) { send(units_of(unit), 1, {unit}); }
   // Like send_unit(), but a later pass of this step adds to the unit's gradient. The norm and the
   // finite check wait for that pass.
   void send_partial(std::size_t unit) { send(units_of(unit), 0); }
@@ -131,10 +135,12 @@ class GradientFlow {
   float unclipped_factor_ = 1;  // of the gradients of this step
   bool clipped_ = false;        // the last update was
   // The buffers of one backward on their way home: units[0] is the unit whose backward it was, the
-  // others are those that it borrows from. The first `counted` enter the norm on arrival.
+  // others are those that it borrows from. The first `counted` enter the norm on arrival. Updates
+  // of `complete` may begin then.
   struct Move {
     std::vector<std::size_t> units;
     std::size_t counted = 0;
+    std::vector<std::size_t> complete;
   };
   std::deque<Move> moves_;
   std::optional<DeviceNorms> norms_;  // set when the device is not host-addressable

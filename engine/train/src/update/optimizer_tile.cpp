@@ -117,6 +117,18 @@ void write_weights(std::span<const float> master, std::span<std::byte> weights, 
                  [](float value) { return to_bf16(value); });
 }
 
+void set_first_moments(const plan::Plan& plan, const StateSpans& states) {
+  const models::StateFormat& format = plan.state_format;
+  const auto value = static_cast<float>(plan.config.optimizer.initial_accumulator_value);
+  for (std::size_t i = format.first_moment(); i < format.part_count(); ++i) {
+    if (format.moments == config::MomentFormat::bf16) {
+      std::ranges::fill(as<Bf16>(states[i]), to_bf16(value));
+    } else {
+      std::ranges::fill(as<float>(states[i]), value);
+    }
+  }
+}
+
 cpu_adam::SplitMaster split_master(const StateSpans& states) {
   return {as<Bf16>(states[0]), as<std::uint16_t>(states[1])};
 }

@@ -31,6 +31,8 @@ cpu_adam::GradientSpan gradient_span(std::span<std::byte> bytes, DType dtype);
 cpu_adam::SplitMaster split_master(const StateSpans& states);
 // Rounds an fp32 master to the weights: to nearest even, as an update does.
 void write_weights(std::span<const float> master, std::span<std::byte> weights, DType dtype);
+// Sets the moments to their values before the first update: zero, except Adagrad's sum of squares.
+void set_first_moments(const plan::Plan& plan, const StateSpans& states);
 // Copies every part, past the caches of the CPU. Parts have equal sizes.
 void copy_states(const StateSpans& to, const StateSpans& from);
 // All arguments have the same number of elements. `weight` is not used if the master is split,

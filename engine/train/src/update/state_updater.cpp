@@ -40,19 +40,6 @@ void fill_split(const StateUpdater::Fill& fill, std::uint64_t offset_count,
   }
 }
 
-// The moments before the first update: zero, except Adagrad's sum of squares.
-void set_first_moments(const plan::Plan& plan, const States& states) {
-  const models::StateFormat& format = plan.state_format;
-  const auto value = static_cast<float>(plan.config.optimizer.initial_accumulator_value);
-  for (std::size_t i = format.first_moment(); i < format.part_count(); ++i) {
-    if (format.moments == config::MomentFormat::bf16) {
-      std::ranges::fill(as<Bf16>(states[i]), to_bf16(value));
-    } else {
-      std::ranges::fill(as<float>(states[i]), value);
-    }
-  }
-}
-
 // Values of a part of the states as fp32: the bytes themselves, or a copy. Movable only: a copied
 // object would show the values of the other one.
 class ShownValues {
@@ -213,18 +200,23 @@ void StateUpdater::begin_speculative_update(std::size_t unit, const UpdateSettin
   SLUICE_CHECK(can_speculate(unit) && !of_unit.update, "a speculative update out of order");
   (void)error_of([&] { of_unit.work.finish(); });  // keep_work() has thrown its error
   of_unit.update = std::make_unique<Speculation>(resources_, *placement_, unit);
+  of_unit.settings = settings;
   of_unit.work = scheduler_->begin(unit, of_unit.update->update_work(settings));
 }
 
-StateUpdater::Update StateUpdater::keep_speculative_update(std::size_t unit,
-                                                           const offload::ComputePoint& after) {
+std::optional<StateUpdater::Update> StateUpdater::keep_speculative_update(
+    std::size_t unit, const UpdateSettings& settings) {
+  SLUICE_CHECK(speculates(unit), "no speculative update to keep");
+  if (!settings.updates_as(speculative_[unit].settings)) {
+    drop_speculative_update(unit);
+    return std::nullopt;
+  }
   const std::unique_ptr<Speculation> kept = std::move(speculative_[unit].update);
-  SLUICE_CHECK(kept, "no speculative update to keep");
   {
     MutexLock lock(mutex_);
     ++speculated_.kept;
   }
-  return begin_last_of_update(unit, kept->keep_work(after), {});
+  return begin_last_of_update(unit, kept->keep_work(settings.after), {});
 }
 
 const Ticket& StateUpdater::drop_speculative_update(std::size_t unit) {
@@ -298,6 +290,7 @@ Ticket StateUpdater::begin_visit(std::size_t unit, Access access, Visit visit) {
     }
   };
   if (writes) {
+    if (speculates(unit)) drop_speculative_update(unit);
     resources_.units[unit]->note_change();
     marks_.set_only_in_memory(unit, false);
     work.ended = marks_.failing(unit);  // memory may have what the drive does not

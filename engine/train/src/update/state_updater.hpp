@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -57,13 +58,15 @@ class StateUpdater {
   bool can_speculate(std::size_t unit) const { return resources_.plan->units[unit].second_states; }
   // Begins an update before the norm of all gradients is known: from the gradients at the unit's
   // home, into its second states. States and weights stay as they are, and the gradients are still
-  // needed. Exactly one of the next two calls follows.
+  // needed. Exactly one of the next two calls follows, unless begin_visit() writes the states
+  // before.
   void begin_speculative_update(std::size_t unit, const UpdateSettings& settings);
   // Whether one of these calls is still to come.
   bool speculates(std::size_t unit) const { return speculative_[unit].update != nullptr; }
-  // The settings were right: makes the second states the unit's states and writes the weights.
-  // `after`: copies of device memory begin after this point. Errors are those of begin_update().
-  Update keep_speculative_update(std::size_t unit, const offload::ComputePoint& after);
+  // Where the update began with settings that give the results of `settings`: makes the second
+  // states the unit's states and writes the weights. Errors are those of begin_update(). Otherwise
+  // drops it, and returns nothing.
+  std::optional<Update> keep_speculative_update(std::size_t unit, const UpdateSettings& settings);
   // Forgets the results. The ticket, which is the updater's, ends when nothing reads the gradients
   // any more; a begin_update() that follows needs no wait.
   const Ticket& drop_speculative_update(std::size_t unit);
@@ -99,8 +102,8 @@ class StateUpdater {
     std::vector<std::span<float>> moments;
   };
   // Shows every element of a unit's states once, in parts, on several threads at once. With
-  // Access::write, changes to the values are kept (bf16 moments rounded to nearest), and the
-  // weights follow the master.
+  // Access::write, changes to the values are kept (bf16 moments rounded to nearest), the weights
+  // follow the master, and a speculative update of the unit is dropped.
   enum class Access { read, write };
   using Visit = std::function<void(const Values&)>;
   Ticket begin_visit(std::size_t unit, Access access, Visit visit);
@@ -129,6 +132,7 @@ class StateUpdater {
   struct Speculative {
     std::unique_ptr<Speculation> update;  // null: none is to be kept or dropped
     Ticket work;                          // of the last one
+    UpdateSettings settings;              // of the last one
   };
   Update begin_last_of_update(std::size_t unit, TileWork work, offload::TileLease gradients);
   TileWork restoring(std::size_t unit);

@@ -107,8 +107,12 @@ void HookedLoop::load_failed(const std::string& directory) {
   core_->load_failed(directory);
 }
 
-void HookedLoop::begin_backward() {
-  core_->begin_backward();
+void HookedLoop::begin_backward(const std::vector<GroupValues>& groups) {
+  core_->begin_backward(groups);
+}
+
+bool HookedLoop::speculates() const {
+  return core_->speculates();
 }
 
 void HookedLoop::begin_gradients(std::size_t unit) {

@@ -2,6 +2,8 @@
 
 #include <ATen/autocast_mode.h>
 
+#include <algorithm>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <utility>
@@ -102,10 +104,25 @@ void LoopCore::keep_aliases(std::size_t unit) {
   units_.keep_aliases(unit);
 }
 
-void LoopCore::begin_backward() {
+void LoopCore::begin_backward(const std::vector<GroupValues>& groups) {
   finish_step(false);
   has_backward_ = true;
   resources_->updater->expect_updates();
+  if (!speculates()) return;
+  try {
+    speculate(update_with(groups));
+  } catch (const InvalidArgument&) {  // end_step() throws it, if the values are still these
+  }
+}
+
+bool LoopCore::speculates() const {
+  return std::ranges::any_of(plan().units,
+                             [](const plan::UnitPlacement& unit) { return unit.second_states; });
+}
+
+void LoopCore::speculate(const UpdateSettings& update) {
+  if (!speculates()) return;
+  gradients_->speculate(update, progress_.loss_scaler.scale() * divisor_of_sums(config_));
 }
 
 // Layouts that another unit accumulates into at this moment have their buffer already.
@@ -119,6 +136,7 @@ void LoopCore::begin_gradients(std::size_t unit) {
     if (state != zero::GradientState::accumulating) without_buffer.push_back(layout);
   }
   if (begun.empty()) return;
+  gradients_->begin_arrived_updates();
   if (!without_buffer.empty()) gradients_->begin(without_buffer);
   for (const std::size_t layout : begun)
     units_.bind_gradients(layout, resources_->units, config_.gradient_dtype());
@@ -134,7 +152,19 @@ void LoopCore::send_gradients(std::size_t unit) {
   if (ended.empty()) return;
   for (const std::size_t layout : ended) units_.check_gradients(layout, resources_->units);
   std::erase_if(ended, [this](std::size_t layout) { return stays_on_device(layout); });
-  if (!ended.empty()) gradients_->send(ended, ended.size());
+  if (ended.empty()) return;
+  std::vector<std::size_t> complete;
+  std::ranges::copy_if(ended, std::back_inserter(complete),
+                       [this](std::size_t layout) { return is_complete(layout); });
+  gradients_->send(ended, ended.size(), complete);
+  gradients_->begin_arrived_updates();
+}
+
+// Whether this was the last backward that the step is expected to have for the layout. One more
+// shows that the step has others than the one before, so none is expected any more.
+bool LoopCore::is_complete(std::size_t layout) const {
+  return micro_batches_ + 1 == expected_micro_batches_ &&
+         backwards_[layout] == std::max(expected_backwards_[layout], 1);
 }
 
 // Whether another backward of the step is expected to add to the layout's gradient on the device.
@@ -224,6 +254,7 @@ StepResult LoopCore::end_step(const std::vector<GroupValues>& groups) {
   // A forward since the last backward may have gathered units ahead, which the updates change.
   order_->pause();
   finish_step(false);  // where no backward has come since the last step
+  speculate(update);
   drop_on_error([this] {
     send_sums();
     expected_micro_batches_ = std::exchange(micro_batches_, 0);

@@ -85,13 +85,15 @@ class LoopCore {
   void enter(std::size_t unit, Pass pass);
   void leave(std::size_t unit);
   void keep_aliases(std::size_t unit);  // OwnUnits::keep_aliases()
-  void begin_backward();
+  void begin_backward(const std::vector<GroupValues>& groups = {});
   void begin_gradients(std::size_t unit);
   void send_gradients(std::size_t unit);
   void add_loss(const torch::Tensor& loss);
   void end_micro_batch();
   void forget_gradients();
   StepResult end_step(const std::vector<GroupValues>& groups = {});
+  // Whether updates may begin in the last backward of a step.
+  bool speculates() const;
   // Whether a backward has begun that end_micro_batch() has not counted.
   bool has_backward() const { return has_backward_; }
   // Micro-batches whose gradients the step in progress has.
@@ -134,6 +136,8 @@ class LoopCore {
   void bring_in_states(const RunSource& source);
   void bring_in_frozen(std::size_t layout);
   UpdateSettings update_with(const std::vector<GroupValues>& groups) const;
+  void speculate(const UpdateSettings& update);
+  bool is_complete(std::size_t layout) const;
   bool stays_on_device(std::size_t layout) const;
   void send_sums();
   void send_zero_gradients();

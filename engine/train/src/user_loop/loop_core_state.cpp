@@ -317,6 +317,7 @@ std::int64_t LoopCore::load_checkpoint(const RunSource& source) {
 EngineCounters LoopCore::counters() const {
   SLUICE_CHECK(resources_ != nullptr, "call initialize() first");
   const LinkBytes now = bytes_moved(*resources_);
+  const SpeculativeCounters speculated = resources_->updater->counters().speculated;
   return {.h2d_bytes = now.h2d - before_.h2d,
           .d2h_bytes = now.d2h - before_.d2h,
           .nvme_read_bytes = now.nvme_read - before_.nvme_read,
@@ -324,6 +325,9 @@ EngineCounters LoopCore::counters() const {
           .update_stall_seconds = gather_stall_.update_seconds + gradients_->update_stall_seconds(),
           .fetch_stall_seconds = gather_stall_.fetch_seconds,
           .gradient_stall_seconds = gradients_->stall_seconds(),
+          .speculative_updates_kept = speculated.kept,
+          .speculative_updates_dropped = speculated.dropped,
+          .speculative_dropped_seconds = speculated.dropped_seconds,
           .recomputed_calls = 0,
           .device_peak_bytes = resources_->device->memory().usage().peak_live_bytes,
           .host_peak_bytes = resources_->host_pool->usage().peak_live_bytes};

@@ -96,6 +96,11 @@ struct EngineCounters {
   double update_stall_seconds = 0;
   double fetch_stall_seconds = 0;
   double gradient_stall_seconds = 0;
+  // Updates of units that began before step(): those that it kept, those that were done again, or
+  // skipped with their step, and the seconds that threads had computed for these.
+  std::uint64_t speculative_updates_kept = 0;
+  std::uint64_t speculative_updates_dropped = 0;
+  double speculative_dropped_seconds = 0;
   std::uint64_t recomputed_calls = 0;  // calls of units that backward computed again
   std::uint64_t device_peak_bytes = 0;
   std::uint64_t host_peak_bytes = 0;

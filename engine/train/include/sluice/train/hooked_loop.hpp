@@ -92,8 +92,10 @@ class __attribute__((visibility("default"))) HookedLoop {
   void keep_aliases(std::size_t unit);
 
   // Called before the first backward of a micro-batch, more often if that is easier. Waits for the
-  // updates of the last step, and commits it.
-  void begin_backward();
+  // updates of the last step, and commits it. `groups`: what end_step() will probably be given.
+  // Updates of units with second states ("speculative_bytes") begin with them in the last backward
+  // of a step; end_step() does them again where it is given others, or a gradient has changed.
+  void begin_backward(const std::vector<GroupValues>& groups = {});
   // The gradients of an entered unit's parameters become buffers that start with what the step has
   // accumulated.
   void begin_gradients(std::size_t unit);
@@ -164,6 +166,8 @@ class __attribute__((visibility("default"))) HookedLoop {
   std::int64_t steps() const;    // skipped ones included
   std::int64_t updates() const;  // steps that were not skipped
   double loss_scale() const;     // for the next backward; 1 without fp16
+  // Whether updates may begin before end_step(). After initialize().
+  bool speculates() const;
   // From gradient(), a sum over the ranks, to the gradient of an update. Without the loss scale.
   double gradient_divisor() const;
   // Grows when the weights change.
