@@ -160,3 +160,29 @@ def test_a_clients_scheduler_is_in_place_of_the_files(length: Any) -> None:
     train(engine, range(1))
     assert engine.get_lr() == [0.25]
     engine.destroy()
+
+
+@pytest.mark.parametrize("way", ["configuration", "client"])
+def test_a_schedule_may_end_below_zero_by_rounding(way: str) -> None:
+    model = mlp()
+    client = torch.optim.SGD(model.parameters(), lr=1e-3)
+    if way == "client":
+        schedule = torch.optim.lr_scheduler.LinearLR(client, end_factor=0, total_iters=4)
+        engine, optimizer, *_ = sluice.initialize(model=model, config=config(), optimizer=client, lr_scheduler=schedule)
+    else:
+        section = {"type": "LinearLR", "params": {"end_factor": 0, "total_iters": 4}}
+        engine, optimizer, *_ = sluice.initialize(model=model, config=config(scheduler=section), optimizer=client)
+    rates = []
+    for number in range(6):
+        engine.backward(engine(data(number)).square().mean())
+        rates += engine.get_lr()
+        before = engine.module_state_dict()
+        engine.step()
+    assert rates[3] > 1e-5 and rates[4] == rates[5] and -1e-12 < rates[5] < 0
+    assert all(torch.equal(value, before[name]) for name, value in engine.module_state_dict().items())
+    engine.backward(engine(data(0)).square().mean())
+    optimizer.param_groups[0]["lr"] = -1e-6
+    with pytest.raises(ValueError, match="SGD: learning_rate is -1e-06; it must be finite and at least 0"):
+        engine.step()
+    assert engine.global_steps == 6
+    engine.destroy()
