@@ -17,6 +17,7 @@ from ._refusals import missing, reason_of
 from ._training import batches, ranks
 from ._training.engine_module import read_beside
 from ._training.frozen import frozen, left_out_frozen
+from ._training.passes.divided import divided_outputs
 from ._training.passes.interrupts import interrupts_later
 from ._training.passes.layers import Layers
 from ._training.passes.step_times import StepTimes
@@ -136,13 +137,18 @@ class SluiceEngine(EngineCheckpoints):
     # Passes
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's forward. Raises ValueError after destroy()."""
+        """The model's forward. Raises ValueError after destroy().
+
+        A backward that the script begins itself, as ``loss.backward()``, divides gradients of the output by the micro-batches.
+        """
         self.loop.check_open()
+        self.loop.begin_forward()
         if torch.is_grad_enabled():
             self.tput_timer.start()
         try:
             with self._times.of("fwd") if torch.is_grad_enabled() else contextlib.nullcontext():
-                return self.module(*self._cast(args), **kwargs)
+                output = self.module(*self._cast(args), **kwargs)
+            return divided_outputs(output, self._offloaded.hooks) if self._trains else output
         except BaseException as error:
             self._offloaded.hooks.leave_forwards()
             note_held_memory(error, self.loop, self.device)
@@ -172,6 +178,12 @@ class SluiceEngine(EngineCheckpoints):
             raise
         self.loss = divided.detach()
         return divided
+
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """A scalar loss times the loss scale of fp16, for ``engine.scale(loss).backward()``. Raises ValueError as :meth:`backward`."""
+        self._check_own("scale")
+        batches.check_loss(loss, self._trains)
+        return self.loop.scaled_loss(loss)
 
     def _scaled(self, loss: torch.Tensor, divided: torch.Tensor) -> torch.Tensor:
         """Counts a loss for the step. Returns what its backward begins with."""
