@@ -186,3 +186,44 @@ def test_a_schedule_may_end_below_zero_by_rounding(way: str) -> None:
         engine.step()
     assert engine.global_steps == 6
     engine.destroy()
+
+
+class Counting:
+    """A schedule of Megatron's kind: its step() gets a number of samples."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer, self.samples = optimizer, 0
+
+    def step(self, increment: int) -> None:
+        self.samples += increment
+
+
+def test_a_schedule_that_counts_samples_gets_the_batch_size(caplog: pytest.LogCaptureFixture) -> None:
+    model = mlp()
+    client = adamw([{"params": list(model.parameters())}])
+    with caplog.at_level("INFO", "sluice"):
+        engine, _, _, schedule = sluice.initialize(model=model, config=config(), optimizer=client, lr_scheduler=Counting)
+    assert "Counting.step() needs an argument: it gets the train_batch_size" in caplog.text
+    for number, keywords in enumerate([None, {"increment": 5}]):
+        engine.backward(engine(data(number)).square().mean())
+        engine.step(lr_kwargs=keywords)
+    assert schedule.samples == engine.train_batch_size() + 5
+    engine.destroy()
+
+
+def test_a_plateau_needs_its_metrics_before_the_update() -> None:
+    model = mlp()
+    client = adamw([{"params": list(model.parameters())}])
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(client, factor=0.5, patience=0)
+    engine, *_ = sluice.initialize(model=model, config=config(), optimizer=client, lr_scheduler=plateau)
+    for number in range(2):
+        engine.backward(engine(data(number)).square().mean())
+        before = engine.module_state_dict()
+        for keywords in (None, {"metric": 1.0}):
+            with pytest.raises(TypeError, match=r"ReduceLROnPlateau.step\(metrics, epoch\) is called with .*lr_kwargs={\"metrics\": ...}"):
+                engine.step(lr_kwargs=keywords)
+        assert (engine.global_steps, engine.micro_steps, engine.was_step_applied()) == (number, number, False)
+        assert all(torch.equal(value, before[name]) for name, value in engine.module_state_dict().items())
+        engine.step(lr_kwargs={"metrics": 1.0})
+    assert engine.global_steps == 2 and engine.get_lr() == [0.005]
+    engine.destroy()
