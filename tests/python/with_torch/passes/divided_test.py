@@ -129,7 +129,7 @@ def test_the_model_itself_and_a_loop_of_ones_own_divide_nothing() -> None:
     torch.testing.assert_close(3 * gradients[0], gradients[1])
     engine.destroy()
     torch.manual_seed(0)
-    model = Model()
+    model: Any = Model()
     sluice.offload(model, config("device", gradient_accumulation_steps=3))
     model(data(0)).backward()
     assert torch.equal(gradient_of(model.layers[0]), gradients[1])
