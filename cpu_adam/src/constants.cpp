@@ -21,6 +21,14 @@ std::string text_of(double value) {
   return {buffer.data(), end};
 }
 
+// Schedules that compute a rate from the one before may end at -1e-20 where their formula ends at
+// 0. Their rounding leaves less than this.
+constexpr double kRoundingOfRates = 1e-12;
+
+double rate_in_update(double learning_rate) {
+  return learning_rate < 0 && learning_rate >= -kRoundingOfRates ? 0 : learning_rate;
+}
+
 // Checks values of one optimizer and rounds them to fp32.
 class Checker {
  public:
@@ -148,7 +156,11 @@ StepConstants constants_of(const OptimizerConfig& config, const Step& step) {
   SLUICE_CHECK(std::isfinite(step.gradient_factor),
                "gradient_factor is " + text_of(step.gradient_factor) +
                    "; it must be finite: skip the step when the norm is not");
-  StepConstants out = std::visit([&](const auto& of) { return constants(of, step.step); }, config);
+  const auto constants_with_rate = [&](auto of) {
+    of.learning_rate = rate_in_update(of.learning_rate);
+    return constants(of, step.step);
+  };
+  StepConstants out = std::visit(constants_with_rate, config);
   const bool maximize = std::visit([](const auto& of) { return of.maximize; }, config);
   out.has_l2 = out.l2 != 0;
   out.gradient_factor = maximize ? -step.gradient_factor : step.gradient_factor;

@@ -24,6 +24,8 @@ _REFUSALS: list[tuple[str, str]] = [
     (r"quantiz|compress|onebit|zeroone|fp_quantizer", "nothing is compressed: results would have other bits"),
     (r"sparse_?(self_?)?attention|sparsity|deepspeed4science|evoformer", "attention is that of the model"),
     (r"sparse", "gradients are dense"),
+    (r"^set_train_micro_batch_size$", "the loader decides: set_train_batch_size() changes the micro-batches of a step"),
+    (r"^dynamic_loss_scale$", "engine.dynamic_loss_scale() says it"),
     (r"autotuning", "sluice.plan computes what fits, and sluice nvme tune measures a drive"),
     (r"flops", "torch.profiler counts with_flops; sluice train counts those of its own models"),
     (r"wall_clock|breakdown|profil|timers", "engine.report() has bytes and waits, wall_clock_breakdown times of passes, torch.profiler the rest"),

@@ -17,6 +17,7 @@ from ._refusals import missing, reason_of
 from ._training import batches, ranks
 from ._training.engine_module import read_beside
 from ._training.frozen import frozen, left_out_frozen
+from ._training.passes.divided import divided_outputs
 from ._training.passes.interrupts import interrupts_later
 from ._training.passes.layers import Layers
 from ._training.passes.step_times import StepTimes
@@ -25,7 +26,7 @@ from ._training.owners import made_of, make_way
 from ._training.optimizer import SluiceOptimizer, check_groups, follow, groups_of, section_of
 from ._training.saved.engine_checkpoints import EngineCheckpoints
 from ._training.saved.optimizers import warn_of_scheduler
-from ._training.schedule import scheduler_of
+from ._training.schedule import scheduler_of, step_of
 from ._training.shown.aside_notes import note_tensor_aside
 from ._training.shown.memory_notes import note_held_memory
 from ._training.shown.throughput import ThroughputTimer
@@ -136,13 +137,18 @@ class SluiceEngine(EngineCheckpoints):
     # Passes
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's forward. Raises ValueError after destroy()."""
+        """The model's forward. Raises ValueError after destroy().
+
+        A backward that the script begins itself, as ``loss.backward()``, divides gradients of the output by the micro-batches.
+        """
         self.loop.check_open()
+        self.loop.begin_forward()
         if torch.is_grad_enabled():
             self.tput_timer.start()
         try:
             with self._times.of("fwd") if torch.is_grad_enabled() else contextlib.nullcontext():
-                return self.module(*self._cast(args), **kwargs)
+                output = self.module(*self._cast(args), **kwargs)
+            return divided_outputs(output, self._offloaded.hooks) if self._trains else output
         except BaseException as error:
             self._offloaded.hooks.leave_forwards()
             note_held_memory(error, self.loop, self.device)
@@ -173,6 +179,12 @@ class SluiceEngine(EngineCheckpoints):
         self.loss = divided.detach()
         return divided
 
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """A scalar loss times the loss scale of fp16, for ``engine.scale(loss).backward()``. Raises ValueError as :meth:`backward`."""
+        self._check_own("scale")
+        batches.check_loss(loss, self._trains)
+        return self.loop.scaled_loss(loss)
+
     def _scaled(self, loss: torch.Tensor, divided: torch.Tensor) -> torch.Tensor:
         """Counts a loss for the step. Returns what its backward begins with."""
         self.loop.add_loss(loss)
@@ -181,8 +193,9 @@ class SluiceEngine(EngineCheckpoints):
     def step(self, lr_kwargs: Mapping[str, Any] | None = None) -> None:
         """Ends a micro-batch. At the boundary of a step: norm, clipping, updates, and the scheduler's step.
 
-        The updates run on the host during the next forward. Raises RuntimeError inside :meth:`no_sync`, and ValueError in an
-        engine over the model of another one.
+        The updates run on the host during the next forward. ``lr_kwargs``: arguments of the scheduler's step(), as
+        ``{"metrics": loss}``. Raises RuntimeError inside :meth:`no_sync`, ValueError in an engine over the model of another one,
+        and TypeError, before the update, where the scheduler's step() needs other arguments.
         """
         self._check_own("step")
         self.loop.check_open()
@@ -215,7 +228,8 @@ class SluiceEngine(EngineCheckpoints):
             raise
 
     def _end_step(self, lr_kwargs: Mapping[str, Any] | None) -> None:
-        has_loss = self.loop.has_loss
+        scheduler, has_loss = self.lr_scheduler, self.loop.has_loss
+        step_scheduler = None if scheduler is None else step_of(scheduler, lr_kwargs or {}, self.train_batch_size())
         is_empty = not self._had_backward and ranks.world_size() == 1  # one of several ranks may have no batch
         number = self.global_steps + 1
         self._last = self.optimizer.end_step()
@@ -226,11 +240,11 @@ class SluiceEngine(EngineCheckpoints):
         self.global_steps = self._steps_before + int(self._last.step)
         if not self._last.updated:
             self.skipped_steps += 1
-        elif self.lr_scheduler is not None:
+        elif step_scheduler is not None:
             # PyTorch's schedulers ask their optimizer whether it has stepped, and warn.
-            asked: Any = getattr(self.lr_scheduler, "optimizer", self.optimizer)
+            asked: Any = getattr(scheduler, "optimizer", self.optimizer)
             asked._opt_called = True
-            self.lr_scheduler.step(**(lr_kwargs or {}))
+            step_scheduler()
         if is_empty:
             log.warning(
                 "step %d has no backward before it: its gradients are zero, and weight decay and momentum move the weights", number

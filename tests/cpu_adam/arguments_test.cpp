@@ -61,6 +61,33 @@ TEST(AdamConfig, ValuesOutOfRangeAreRefusedByName) {
   }
 }
 
+// As torch's LinearLR leaves it at the end of its way to 0.
+TEST(OptimizerConfig, ARateBelowZeroByRoundingCountsAsZero) {
+  const std::vector<OptimizerConfig> configs = {
+      AdamConfig{.weight_decay = 0.25}, AdagradConfig{.weight_decay = 0.25},
+      LionConfig{.weight_decay = 0.25}, SgdConfig{.momentum = 0.5}};
+  for (OptimizerConfig config : configs) {
+    const auto set_rate = [&config](double rate) {
+      std::visit([rate](auto& of) { of.learning_rate = rate; }, config);
+    };
+    const auto fill_and_step = [&config](AdamState& state) {
+      state.fill(1);
+      step_tile(config, {}, state.tile(config, {}, DType::fp32, WeightType::none, 0, kCount));
+    };
+    AdamState still(kCount);
+    set_rate(0);
+    fill_and_step(still);
+    for (const double rate : {-1.8503717077085945e-20, -1e-12}) {
+      AdamState state(kCount);
+      set_rate(rate);
+      fill_and_step(state);
+      EXPECT_TRUE(state.same_bits(still)) << rate;
+    }
+    set_rate(-2e-12);
+    EXPECT_THROW(check_values(config), InvalidArgument);
+  }
+}
+
 // A subnormal epsilon works at every step, although the bias correction could round it to 0.
 TEST(AdamConfig, AnEpsilonThatFp32HasIsKeptAboveZero) {
   for (const double epsilon : {1e-46, 1e-60})

@@ -183,11 +183,11 @@ class EngineValues(nn.Module):
 
     def zero_offload_optimizer(self) -> SimpleNamespace | None:
         """``zero_optimization.offload_optimizer`` of the configuration, with its keys as attributes; None without."""
-        return self._offload_section("offload_optimizer")
+        return self._offload_section("offload_optimizer", "cpu_offload")
 
     def zero_offload_param(self) -> SimpleNamespace | None:
         """``zero_optimization.offload_param`` of the configuration, with its keys as attributes; None without."""
-        return self._offload_section("offload_param")
+        return self._offload_section("offload_param", "cpu_offload_param")
 
     def zero_cpu_offload(self) -> bool:
         """Whether the configuration has the optimizer's states in host memory."""
@@ -197,8 +197,9 @@ class EngineValues(nn.Module):
         """Whether the configuration has the optimizer's states in host memory or on a drive."""
         return getattr(self.zero_offload_optimizer(), "device", None) in ("cpu", "nvme")
 
-    def _offload_section(self, name: str) -> SimpleNamespace | None:
-        section = self._section("zero_optimization").get(name)
+    def _offload_section(self, name: str, deprecated: str) -> SimpleNamespace | None:
+        zero = self._section("zero_optimization")
+        section = zero.get(name, {"device": "cpu"} if zero.get(deprecated) is True else None)
         return None if section is None else SimpleNamespace(**{"device": "none", **section})
 
     def dynamic_loss_scale(self) -> bool:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from .._errors import wrong_type
 from ..runtime import lr_schedules
 from ..runtime.lr_schedules import Scheduler
+
+
+log = logging.getLogger("sluice")
 
 
 class ConfigScheduler(Scheduler):
@@ -61,7 +69,58 @@ def scheduler_of(given: Any, optimizer: Any, loop: Any, section: Mapping[str, An
     made = given(optimizer) if isinstance(given, type) or (callable(given) and not hasattr(given, "step")) else given
     if not hasattr(made, "step"):
         raise wrong_type("lr_scheduler" if made is given else "what the function lr_scheduler returns", made, "an object with step()")
+    if _gets_batch_size(made):
+        log.info(
+            "%s.step() needs an argument: it gets the train_batch_size, as under DeepSpeed, unless engine.step(lr_kwargs={...}) gives others",
+            type(made).__name__,
+        )
     return made
+
+
+def step_of(scheduler: Any, keywords: Mapping[str, Any], train_batch_size: int) -> Callable[[], None]:
+    """The scheduler's step() with its arguments. One that needs an argument and is given none gets ``train_batch_size``.
+
+    Raises TypeError for a step() that takes other ones, and for one of ReduceLROnPlateau without its metrics.
+    """
+    names = _parameters_of(scheduler.step)
+    if names is None or names.takes(**keywords):
+        return functools.partial(scheduler.step, **keywords)
+    if not keywords and _gets_batch_size(scheduler):
+        return functools.partial(scheduler.step, train_batch_size)
+    raise TypeError(
+        f"{type(scheduler).__name__}.step({', '.join(names.all)}) is called with {', '.join(keywords) or 'no argument'}: give its "
+        f'arguments to the engine\'s step, as engine.step(lr_kwargs={{"{next(iter(names.needed), "...")}": ...}})'
+    )
+
+
+class _Parameters:
+    """Those of a function."""
+
+    def __init__(self, signature: inspect.Signature) -> None:
+        self._signature = signature
+        self.all = list(signature.parameters)
+        self.needed = [each.name for each in signature.parameters.values() if each.default is each.empty]
+
+    def takes(self, *arguments: Any, **keywords: Any) -> bool:
+        try:
+            self._signature.bind(*arguments, **keywords)
+        except TypeError:
+            return False
+        return True
+
+
+def _parameters_of(function: Any) -> _Parameters | None:
+    """None for a function that does not say them, as one that is not written in Python."""
+    try:
+        return _Parameters(inspect.signature(function))
+    except (TypeError, ValueError):
+        return None
+
+
+def _gets_batch_size(scheduler: Any) -> bool:
+    """Whether the scheduler's step() needs one argument, as Megatron's does, which counts samples. Metrics are none."""
+    names = _parameters_of(scheduler.step)
+    return names is not None and not names.takes() and names.takes(0) and not isinstance(scheduler, ReduceLROnPlateau)
 
 
 def _formula(optimizer: Any, section: Mapping[str, Any], rate: float) -> Scheduler | None:

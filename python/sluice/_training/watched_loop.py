@@ -15,6 +15,7 @@ import torch
 from . import ranks
 from .frozen import FrozenInPasses
 from .passes.absent import Guards, refuse_copies
+from .passes.divided import begun_by_engine
 
 _SECONDS_BEFORE_SHOWN = 1.0
 _SECONDS_BETWEEN = 0.2
@@ -95,7 +96,7 @@ class WatchedLoop(Loop):
         self.in_step = 0
         self.has_new_gradients = False  # of a backward that no step() has counted
         self.has_loss = False  # of the step in progress
-        self.is_scaled = False  # the backward in progress began with a loss times the loss scale
+        self._is_scaled = self._is_scaled_by_script = False  # see is_scaled
         self.has_unscaled_gradients = False  # in the step, of a backward without the scale that it needs
         self._bar = StepBar(sys.stderr) if show_progress else None
         self._guards = Guards([])
@@ -212,12 +213,36 @@ class WatchedLoop(Loop):
 
     @contextlib.contextmanager
     def scaled(self) -> Iterator[None]:
-        """For a backward that begins with a loss times :attr:`loss_scale`."""
-        self.is_scaled = True
+        """For a backward of an engine, which begins with a loss times :attr:`loss_scale`."""
+        self._is_scaled = True
         try:
-            yield
+            with begun_by_engine():
+                yield
         finally:
-            self.is_scaled = False
+            self._is_scaled = False
+
+    def scaled_loss(self, loss: torch.Tensor) -> torch.Tensor:
+        """``loss`` times :attr:`loss_scale`, for a backward of the script's."""
+        scaled = loss.float() * self._loop.loss_scale
+        scaled.register_hook(self._begin_scaled)
+        return scaled
+
+    def _begin_scaled(self, gradient: torch.Tensor) -> None:
+        self._is_scaled_by_script = True
+        torch.autograd.Variable._execution_engine.queue_callback(self._end_scaled)
+
+    def _end_scaled(self) -> None:
+        self._is_scaled_by_script = False
+
+    def begin_forward(self) -> None:
+        """Before the model's forward: a backward that has failed before it reached a unit has not called its end."""
+        if torch._C._current_graph_task_id() == -1:
+            self._end_scaled()
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether the backward in progress began with a loss times :attr:`loss_scale`."""
+        return self._is_scaled or self._is_scaled_by_script
 
     def add_loss(self, loss: torch.Tensor) -> None:
         """Counts a micro-batch's loss to the step's."""
@@ -285,7 +310,8 @@ class WatchedLoop(Loop):
             raise ValueError(
                 f"the step has gradients of a backward without the loss scale of fp16, {self._loop.loss_scale:g}, by which they "
                 "would be divided: call engine.backward(loss) in place of loss.backward(), with scale_wrt_gas=False for a loss "
-                "that you divide by the micro-batches yourself. engine.zero_grad() drops these gradients"
+                "that you divide by the micro-batches yourself, or engine.scale(loss).backward(). engine.zero_grad() drops these "
+                "gradients"
             )
         self._note("its end")
         if self._group is not None:

@@ -31,6 +31,13 @@ def _optimizer_of(optimizer: Any) -> torch.optim.Optimizer:
     raise TypeError(f"{type(optimizer).__name__} is no torch.optim.Optimizer, and has none as .optimizer")
 
 
+def _count_of(name: str, value: float) -> int:
+    """A positive integer, which a file may write as 1e3."""
+    if not isinstance(value, (int, float)) or value <= 0 or value % 1 != 0:
+        raise ValueError(f"{name} is {value}: a positive integer is needed")
+    return int(value)
+
+
 class Scheduler:
     """Rates by the number of steps so far; -1: none yet."""
 
@@ -84,8 +91,7 @@ class _Warmup(Scheduler):
     """A rise over the first updates, by the logarithm of the update or in a line."""
 
     def __init__(self, optimizer: Any, warmup_num_steps: int, warmup_type: str, last_batch_iteration: int) -> None:
-        if not isinstance(warmup_num_steps, int) or warmup_num_steps <= 0:
-            raise ValueError(f"warmup_num_steps is {warmup_num_steps}: a positive integer is needed")
+        warmup_num_steps = _count_of("warmup_num_steps", warmup_num_steps)
         super().__init__(optimizer, last_batch_iteration)
         if warmup_type not in ("log", "linear"):
             logger.warning("warmup_type %r is unknown: the warm-up is logarithmic", warmup_type)
@@ -222,10 +228,9 @@ class LRRangeTest(Scheduler):
         last_batch_iteration: int = -1,
     ) -> None:
         super().__init__(optimizer, last_batch_iteration)
-        if not isinstance(lr_range_test_step_size, int) or lr_range_test_step_size <= 0:
-            raise ValueError(f"lr_range_test_step_size is {lr_range_test_step_size}: a positive integer is needed")
         self.min_lr = self._per_group(lr_range_test_min_lr, "lr_range_test_min_lr")
-        self.step_size, self.step_rate = lr_range_test_step_size, lr_range_test_step_rate
+        self.step_size = _count_of("lr_range_test_step_size", lr_range_test_step_size)
+        self.step_rate = lr_range_test_step_rate
         self.staircase = lr_range_test_staircase
         self._start()
 

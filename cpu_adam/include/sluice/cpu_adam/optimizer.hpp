@@ -29,7 +29,8 @@ namespace sluice::cpu_adam {
 enum class WeightDecay { l2, decoupled };
 
 // Rules for every configuration below: values are finite; rates, decays and epsilons are at least
-// 0. `maximize` negates the gradient before decay is added, as in PyTorch.
+// 0. A rate in [-1e-12, 0), which is rounding of a schedule that ends at 0, counts as 0.
+// `maximize` negates the gradient before decay is added, as in PyTorch.
 
 // Adam, Kingma & Ba 2015, Alg. 1; amsgrad: Reddi, Kale & Kumar 2018, Alg. 2, in PyTorch's form.
 // Moments: m, v, and with amsgrad the largest v so far. The defaults are AdamW; torch.optim.Adam

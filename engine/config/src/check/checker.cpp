@@ -230,7 +230,9 @@ std::string Checker::wrong_value(const Rule& rule, const Json::Value& given) con
     message += "; 0 is dynamic";
   if (given.isArray() && !given.empty() && !info.path.starts_with("sluice.") &&
       info.type.find("list") == std::string_view::npos)
-    message += "; a list is a search space of DeepSpeed's autotuner: write one value";
+    message += info.path.starts_with("scheduler.params.warmup_m")
+                   ? "; write one rate, which is that of all parameter groups"
+                   : "; a list is a search space of DeepSpeed's autotuner: write one value";
   return message;
 }
 

@@ -65,6 +65,7 @@ constexpr KeyHint kHints[] = {
     {"bf16.hysteresis", kNoScaleInBf16},
     {"bf16.consecutive_hysteresis", kNoScaleInBf16},
     {"bf16.min_loss_scale", kNoScaleInBf16},
+    {"scheduler.params.verbose", "older versions of torch print the rates with it: remove it"},
     {"fp16.opt_level", "it is a key of Apex, in its section \"amp\": remove it"},
     {"fp16.type",
      "it is a key of GPT-NeoX: write \"bf16\": {\"enabled\": true} in place of the section for "

@@ -286,7 +286,7 @@ class Hooks:
             raise RuntimeError(
                 f"the weights of {state.name} have changed since its forward: backward comes before step()"
             )
-        self._begin_backward()
+        self.begin_backward()
         self._open_state(state)
         call.is_open = True
         self._open.append(call)
@@ -314,7 +314,8 @@ class Hooks:
         self._open.remove(call)
         self._close_state(call.state)
 
-    def _begin_backward(self) -> None:
+    def begin_backward(self) -> None:
+        """The first gradient of an output of the model, or of a unit, is there."""
         self.recover()
         if self._in_backward:
             return

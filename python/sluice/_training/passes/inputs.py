@@ -50,7 +50,7 @@ def swapped(value: Any, swap: Callable[[torch.Tensor], torch.Tensor], around: fr
         for key, part in list(value.items() if isinstance(value, dict) else enumerate(value)):
             new = swapped(part, swap, around)
             if new is not part:
-                _put(value, key, new)
+                put(value, key, new)
         return value
     if isinstance(value, _WITHOUT_TENSORS):
         return value
@@ -64,7 +64,8 @@ def swapped(value: Any, swap: Callable[[torch.Tensor], torch.Tensor], around: fr
     return value if all(new is part for new, part in zip(new_parts, parts)) else tree_unflatten(new_parts, spec)
 
 
-def _put(container: Any, key: Any, new: Any) -> None:
+def put(container: Any, key: Any, new: Any) -> None:
+    """``container[key] = new``, of a list, dict or deque, also where its class refuses."""
     try:
         container[key] = new
     except TypeError:  # a class that is not to be changed; it gets the caller's tensor back after the forward

@@ -110,3 +110,20 @@ def test_a_state_without_steps_has_the_values_of_a_new_schedule() -> None:
     schedule.load_state_dict(state)
     assert [dict(group) for group in groups.param_groups] == expected
     assert groups.param_groups[0]["betas"] == (0.8, 0.99)
+
+
+@pytest.mark.parametrize("kind", ["WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "LRRangeTest"])
+def test_a_count_may_be_written_as_a_float(kind: str) -> None:
+    """As the checker of configurations takes it."""
+    name = "lr_range_test_step_size" if kind == "LRRangeTest" else "warmup_num_steps"
+    others = {"total_num_steps": 1e1} if kind in ("WarmupDecayLR", "WarmupCosineLR") else {}
+    rates = []
+    for written in (4, 4.0):
+        schedule = getattr(lr_schedules, kind)(optimizer(), **{name: written}, **others)
+        for _ in range(6):
+            schedule.step()
+            rates.append(schedule.get_last_lr())
+    assert rates[:6] == rates[6:]
+    for wrong in (4.5, 0.0, float("inf"), "4"):
+        with pytest.raises(ValueError, match=f"{name} is {wrong}: a positive integer is needed"):
+            getattr(lr_schedules, kind)(optimizer(), **{name: wrong}, **others)

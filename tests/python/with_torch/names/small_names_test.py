@@ -151,6 +151,11 @@ def test_an_engine_says_what_its_configuration_has() -> None:
     assert not engine.zero_cpu_offload()
     assert not engine.zero_optimization_partition_gradients()
     engine.destroy()
+    engine = engine_of(make(blocks=1), {**config("device"), "zero_optimization": {"stage": 2, "cpu_offload": True}})
+    offload = engine.zero_offload_optimizer()
+    assert offload is not None and offload.device == "cpu"
+    assert engine.zero_cpu_offload() and engine.zero_use_cpu_optimizer() and engine.zero_offload_param() is None
+    engine.destroy()
     engine = engine_of(make(blocks=1), config("device", fp16={"enabled": True, "loss_scale": 128}))
     assert not engine.dynamic_loss_scale()
     engine.destroy()

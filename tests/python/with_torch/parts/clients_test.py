@@ -160,3 +160,70 @@ def test_a_clients_scheduler_is_in_place_of_the_files(length: Any) -> None:
     train(engine, range(1))
     assert engine.get_lr() == [0.25]
     engine.destroy()
+
+
+@pytest.mark.parametrize("way", ["configuration", "client"])
+def test_a_schedule_may_end_below_zero_by_rounding(way: str) -> None:
+    model = mlp()
+    client = torch.optim.SGD(model.parameters(), lr=1e-3)
+    if way == "client":
+        schedule = torch.optim.lr_scheduler.LinearLR(client, end_factor=0, total_iters=4)
+        engine, optimizer, *_ = sluice.initialize(model=model, config=config(), optimizer=client, lr_scheduler=schedule)
+    else:
+        section = {"type": "LinearLR", "params": {"end_factor": 0, "total_iters": 4}}
+        engine, optimizer, *_ = sluice.initialize(model=model, config=config(scheduler=section), optimizer=client)
+    rates = []
+    for number in range(6):
+        engine.backward(engine(data(number)).square().mean())
+        rates += engine.get_lr()
+        before = engine.module_state_dict()
+        engine.step()
+    assert rates[3] > 1e-5 and rates[4] == rates[5] and -1e-12 < rates[5] < 0
+    assert all(torch.equal(value, before[name]) for name, value in engine.module_state_dict().items())
+    engine.backward(engine(data(0)).square().mean())
+    optimizer.param_groups[0]["lr"] = -1e-6
+    with pytest.raises(ValueError, match="SGD: learning_rate is -1e-06; it must be finite and at least 0"):
+        engine.step()
+    assert engine.global_steps == 6
+    engine.destroy()
+
+
+class Counting:
+    """A schedule of Megatron's kind: its step() gets a number of samples."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer, self.samples = optimizer, 0
+
+    def step(self, increment: int) -> None:
+        self.samples += increment
+
+
+def test_a_schedule_that_counts_samples_gets_the_batch_size(caplog: pytest.LogCaptureFixture) -> None:
+    model = mlp()
+    client = adamw([{"params": list(model.parameters())}])
+    with caplog.at_level("INFO", "sluice"):
+        engine, _, _, schedule = sluice.initialize(model=model, config=config(), optimizer=client, lr_scheduler=Counting)
+    assert "Counting.step() needs an argument: it gets the train_batch_size" in caplog.text
+    for number, keywords in enumerate([None, {"increment": 5}]):
+        engine.backward(engine(data(number)).square().mean())
+        engine.step(lr_kwargs=keywords)
+    assert schedule.samples == engine.train_batch_size() + 5
+    engine.destroy()
+
+
+def test_a_plateau_needs_its_metrics_before_the_update() -> None:
+    model = mlp()
+    client = adamw([{"params": list(model.parameters())}])
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(client, factor=0.5, patience=0)
+    engine, *_ = sluice.initialize(model=model, config=config(), optimizer=client, lr_scheduler=plateau)
+    for number in range(2):
+        engine.backward(engine(data(number)).square().mean())
+        before = engine.module_state_dict()
+        for keywords in (None, {"metric": 1.0}):
+            with pytest.raises(TypeError, match=r"ReduceLROnPlateau.step\(metrics, epoch\) is called with .*lr_kwargs={\"metrics\": ...}"):
+                engine.step(lr_kwargs=keywords)
+        assert (engine.global_steps, engine.micro_steps, engine.was_step_applied()) == (number, number, False)
+        assert all(torch.equal(value, before[name]) for name, value in engine.module_state_dict().items())
+        engine.step(lr_kwargs={"metrics": 1.0})
+    assert engine.global_steps == 2 and engine.get_lr() == [0.005]
+    engine.destroy()

@@ -51,6 +51,40 @@ def test_the_first_of_several_micro_batches_counts_too() -> None:
     engine.destroy()
 
 
+def test_a_loss_may_be_scaled_for_a_backward_of_the_scripts() -> None:
+    norms = []
+    for by_engine in (True, False):
+        engine = engine_of(make(blocks=1), config(fp16=FP16, gradient_accumulation_steps=2))
+        for number in range(2):
+            loss = loss_under(engine, number)
+            if by_engine:
+                engine.backward(loss)
+            else:
+                engine.scale(loss).backward()
+            engine.step()
+        norms.append(engine.get_global_grad_norm())
+        assert engine.global_steps == 1
+        with pytest.raises(ValueError, match="a loss of one element"):
+            engine.scale(engine(batch(0)[0]))
+        engine.destroy()
+    assert norms[0] == pytest.approx(norms[1], rel=1e-3)
+
+
+def test_a_scaled_backward_that_fails_scales_no_other_one() -> None:
+    def fail(gradient: torch.Tensor) -> None:
+        raise RuntimeError("on purpose")
+
+    engine = engine_of(make(blocks=1), config(fp16=FP16))
+    loss = loss_under(engine)
+    loss.register_hook(fail)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        engine.scale(loss).backward()
+    loss_under(engine).backward()
+    with pytest.raises(ValueError, match="without the loss scale"):
+        engine.step()
+    engine.destroy()
+
+
 def test_gradients_of_inputs_need_no_scale() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
     engine = engine_of(model, config(fp16=FP16))
