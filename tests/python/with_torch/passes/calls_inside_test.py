@@ -9,12 +9,13 @@ from typing import Any
 import forked
 import pytest
 import torch
-from small_models import MEMORY_OF_ITS_OWN, CallsInside, config, differences, engine_of, make
+from small_models import MEMORY_OF_ITS_OWN, CallsInside, Conditioned, config, differences, engine_of, make
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from sluice import utils
 from sluice._training.owners import owner_of
+from sluice._training.units import Choice, find_units
 
 SCRIPT = Path(__file__).parent / "calls_inside_script.py"
 TIERS: list[tuple[str, dict[str, Any]]] = [("device", {}), ("cpu", {}), ("cpu", {"sluice": MEMORY_OF_ITS_OWN})]
@@ -89,9 +90,9 @@ def loss_of(called: nn.Module, model: nn.Module, number: int) -> torch.Tensor:
     return loss + model.aside if isinstance(model, Aside) else loss
 
 
-def train(model: nn.Module, tier: str, keys: dict[str, Any], plain: nn.Module) -> list[float]:
+def train(model: nn.Module, tier: str, keys: dict[str, Any], plain: nn.Module, units: Choice = None) -> list[float]:
     """Losses of an engine, whose first gradients are those of ``plain``. A step has two micro-batches."""
-    engine = engine_of(model, config(tier, gradient_accumulation_steps=2, **keys))
+    engine = engine_of(model, config(tier, gradient_accumulation_steps=2, **keys), units=units)
     losses = []
     for number in range(6):
         loss = loss_of(engine, model, number)
@@ -139,6 +140,31 @@ def test_calls_from_outside_follow_plain_pytorch(model: type[nn.Module]) -> None
     assert losses[0][0] == expected[0]
     assert differences(losses[0], expected) < 1e-6
     assert losses[0] == losses[1] == losses[2]
+
+
+def nested(name: str, module: nn.Module) -> bool:
+    return isinstance(module, Conditioned) or name in ("blocks.0.embed", "blocks.1.embed.2")
+
+
+def test_a_unit_that_is_chosen_inside_another_one_is_a_unit_of_its_own() -> None:
+    units = find_units(make(CallsInside), nested)
+    assert [unit.name for unit in units] == ["blocks.0", "blocks.0.embed", "blocks.1", "blocks.1.embed.2", "blocks.2", "out"]
+    assert [name for name, _ in units[0].params] == ["blocks.0.mix.weight", "blocks.0.mix.bias"]
+    assert [name for name, _ in units[2].params][0] == "blocks.1.embed.0.weight" and len(units[2].params) == 4
+    assert [name for name, _ in units[3].params] == ["blocks.1.embed.2.weight", "blocks.1.embed.2.bias"]
+    assert [unit.inside for unit in units] == [[], [0], [], [2], [], []]
+    model = make(CallsInside)
+    model.blocks[0].mix.weight = model.blocks[0].embed[0].weight  # tied: in both
+    assert [name for name, _ in find_units(model, nested)[0].params] == ["blocks.0.mix.weight", "blocks.0.mix.bias"]
+
+
+@pytest.mark.parametrize("model", [CallsInside, Before, Between, Checkpointed, Frozen])
+@pytest.mark.parametrize("units", [nested, ["Conditioned", "Sequential", "Linear"], ["ModuleList", "blocks.1"]])
+def test_units_inside_units_follow_plain_pytorch(units: Choice, model: type[nn.Module]) -> None:
+    first, expected = train_plain(model)
+    losses = train(make(model), "cpu", {}, first, units)
+    assert losses[0] == expected[0]
+    assert differences(losses, expected) < 1e-6
 
 
 def test_units_are_used_in_one_order_in_every_step_so_they_are_gathered_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
