@@ -39,6 +39,12 @@ _REFUSALS: list[tuple[str, str]] = [
     (r"lamb(?!d)|muon|(^|_)lars|multi_tensor", 'the configuration\'s "optimizer" has the formulas that are there'),
     (r"set_accelerator", "DS_ACCELERATOR=cpu or cuda chooses what get_accelerator() is, and \"sluice\": {\"device\"} where a model computes"),
     (r"rng_?(states_?)?tracker", "without tensor parallelism a rank has PyTorch's generators alone: torch.random.fork_rng()"),
+    (
+        r"^launcher$",
+        "torchrun starts the ranks (torchrun --nproc-per-node N -m sluice.as_deepspeed script.py), or sluice launch (sluice launch "
+        "--module sluice.as_deepspeed script.py). In place of a DeepSpeed configuration of accelerate launch, ACCELERATE_USE_DEEPSPEED=true "
+        "and ACCELERATE_DEEPSPEED_CONFIG_FILE=ds.json give Accelerate the file",
+    ),
     (r"(^|_)amp(_|$)|autocast", "bf16 and fp16 of the configuration choose the data type"),
     (r"^(off|re)load_states$", "states are at their tiers at all times, and the device holds what the plan gives it"),
     (r"clip_", "gradient_clipping of the configuration clips, inside step()"),

@@ -359,8 +359,8 @@ def _gather_external(parameter: torch.Tensor, module: nn.Module, args: Any) -> N
 def register_external_parameter(module: nn.Module, parameter: nn.Parameter) -> None:
     """The forward of ``module`` uses a parameter of another module: it is gathered with it, and in backward.
 
-    A parameter that its own unit owns directly is gathered without it, when it is looked up; one from inside a block is
-    not. May be called before the engine is made. Raises RuntimeError for what is no parameter.
+    The model's own forward gathers a parameter without it, when it uses it; compiled code does not. May be called before
+    the engine is made. Raises RuntimeError for what is no parameter.
     """
     if not isinstance(parameter, nn.Parameter):
         raise RuntimeError(f"an external parameter is a {type(parameter).__name__}, and no torch.nn.Parameter")

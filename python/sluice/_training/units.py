@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Union
 
@@ -88,10 +88,11 @@ def _chosen(model: nn.Module, choice: Choice) -> set[nn.Module]:
 def find_units(model: nn.Module, choice: Choice = None) -> list[Unit]:
     """The units of a model, in the order of its modules.
 
-    A chosen module is one unit, with everything in it. Another module that owns parameters itself is a unit too: with
-    everything in it, or with its own parameters only where it contains a chosen one. ``choice`` None: the classes that
-    ``_no_split_modules`` names, else the children of the outermost ``nn.ModuleList`` and ``nn.Sequential``. Parameters
-    that :func:`is_kept` says are in no unit.
+    A chosen module is one unit, with everything in it but what is in other chosen ones. Another module that owns
+    parameters itself is a unit too: with everything in it, or with its own parameters only where it contains a chosen one.
+    ``choice`` None: the classes that ``_no_split_modules`` names, else the children of the outermost ``nn.ModuleList``
+    and ``nn.Sequential``; what is found inside another one is a part of it. Parameters that :func:`is_kept` says are in
+    no unit.
 
     Raises ValueError when the model has no parameter, one without a shape or a unit without hooks, or ``choice`` names
     nothing; TypeError for a ``choice`` of another type.
@@ -100,27 +101,42 @@ def find_units(model: nn.Module, choice: Choice = None) -> list[Unit]:
         if is_lazy(tensor):
             raise ValueError(f"{name} has no shape yet, since its module is lazy: call the model on a batch once before")
     chosen = _chosen(model, choice)
+    apart = set() if choice is None else chosen  # also inside another one
     units: list[Unit] = []
 
-    def visit(name: str, module: nn.Module, inside: list[int]) -> None:
+    def visit(name: str, module: nn.Module, inside: list[int], is_part: bool) -> None:
+        is_whole = module in chosen or chosen.isdisjoint(module.modules())
         owns = next(module.parameters(recurse=False), None) is not None
-        recurse = module in chosen or (owns and chosen.isdisjoint(module.modules()))
-        params = [(_joined(name, key), p) for key, p in module.named_parameters(recurse=recurse) if not is_kept(p)]
-        if params:
-            units.append(Unit(name or type(module).__name__, module, params, inside))
+        params: dict[nn.Parameter, str] = {}
+        if module in chosen or (owns and not is_part):
+            for key, parameter in _parameters_in(module, apart) if is_whole else module.named_parameters(recurse=False):
+                params.setdefault(parameter, _joined(name, key))
+        named = [(key, parameter) for parameter, key in params.items() if not is_kept(parameter)]
+        if named:
+            units.append(Unit(name or type(module).__name__, module, named, inside))
             inside = [*inside, len(units) - 1]
-        if recurse:
+        is_part = is_part or (is_whole and bool(params))
+        if is_part and apart.isdisjoint(module.modules()):
             return
         for key, child in module.named_children():
-            visit(_joined(name, key), child, inside)
+            visit(_joined(name, key), child, inside, is_part)
 
-    visit("", model, [])
+    visit("", model, [], False)
     if not units:
         raise ValueError(f"{type(model).__name__} has no parameters: there is nothing to train")
     for name, module in [(type(model).__name__, model), *((unit.name, unit.module) for unit in units)]:
         if isinstance(module, torch.jit.ScriptModule):
             raise ValueError(f"{name} is a torch.jit.ScriptModule, which takes no hooks: pass the module that it was made from")
     return _each_module_once(units)
+
+
+def _parameters_in(module: nn.Module, apart: set[nn.Module], prefix: str = "") -> Iterator[tuple[str, nn.Parameter]]:
+    """Without those of modules in ``apart`` that it contains."""
+    for key, parameter in module.named_parameters(recurse=False):
+        yield _joined(prefix, key), parameter
+    for key, child in module.named_children():
+        if child not in apart:
+            yield from _parameters_in(child, apart, _joined(prefix, key))
 
 
 def _joined(name: str, key: str) -> str:

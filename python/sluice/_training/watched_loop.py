@@ -204,6 +204,10 @@ class WatchedLoop(Loop):
         if self._frozen is not None:
             self._frozen.left(unit)
 
+    def lend(self, unit: int) -> None:
+        """A unit that was entered is used outside its own forward."""
+        self._guards.lent(unit)
+
     def guard(self, units: Iterable[Iterable[torch.Tensor]]) -> None:
         """After initialize(): what would use parameters that are not here raises. ``units``: the parameters of each unit."""
         gathered = [list(unit) for unit in units]

@@ -42,6 +42,37 @@ class Tied(nn.Module):
         return self.head(self.norm(x))
 
 
+class Conditioned(nn.Module):
+    """A block that embeds a condition by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Sequential(nn.Linear(LENGTH, LENGTH), nn.SiLU(), nn.Linear(LENGTH, LENGTH))
+        self.mix = nn.Linear(LENGTH, LENGTH)
+
+    def forward(self, x: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
+        return x + self.mix(x * self.embed(condition))
+
+
+class CallsInside(nn.Module):
+    """Its forward calls a module inside a block from outside the block, as the DiT of diffusers does after its loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Conditioned() for _ in range(3)])
+        self.out = nn.Linear(LENGTH, 1)
+
+    def forward(self, x: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x, condition)
+        return self.out(x * self.blocks[0].embed(condition))
+
+    @staticmethod
+    def batch(number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        random = torch.Generator().manual_seed(number)
+        return torch.randn(4, LENGTH, generator=random), torch.randn(4, LENGTH, generator=random)
+
+
 def make(model: type[nn.Module] = Tied, **arguments: Any) -> nn.Module:
     torch.manual_seed(0)
     return model(**arguments)

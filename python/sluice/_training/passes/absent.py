@@ -53,7 +53,10 @@ class Absent(torch.Tensor):
         values = [*args, *(kwargs or {}).values()]
         absent = next(_absent_in(values), None)
         if absent is not None and not _is_allowed(name, kind, values):
-            _refuse(absent, name, _writes_to_it(name, kind, values))
+            is_write = _writes_to_it(name, kind, values)
+            if is_write or not _borrowed(name, values):
+                _refuse(next(_absent_in(values)), name, is_write)
+            return func(*args, **(kwargs or {}))
         if absent is not None and (name, kind) == ("shape", "get") and torch._C._current_graph_task_id() != -1:
             # Checkpointing keeps a frozen parameter itself when it computes again, and then compares its shape to the saved
             # one. Its unit has been left by then, and is entered again before backward uses it.
@@ -62,6 +65,8 @@ class Absent(torch.Tensor):
             drop_gradients_of([absent])
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **(kwargs or {}))
+        if absent is None and torch.is_grad_enabled():
+            _await_lent(values, result)
         if (name, kind) == ("data", "set") and isinstance(args[0], AbsentParameter) and args[1].numel() > 0:
             args[0].__class__ = nn.Parameter  # type: ignore[assignment]  # it has values again
         # Another tensor may go to the data type and device of the absent one.
@@ -74,7 +79,7 @@ class Absent(torch.Tensor):
 
 
 class AbsentParameter(nn.Parameter):
-    """A parameter of an engine between the passes of its unit."""
+    """A parameter of an engine between the passes of its unit, or one whose unit is gathered for a use outside it."""
 
     __torch_function__ = Absent.__torch_function__
 
@@ -123,6 +128,7 @@ class Guards:
 
     def __init__(self, units: Iterable[Iterable[torch.Tensor]]) -> None:
         self._units: list[list[torch.Tensor]] = []
+        self._lent: set[torch.Tensor] = set()
         of_own_class: dict[torch.Tensor, None] = {}  # in order
         for unit in units:
             self._units.append([])
@@ -147,11 +153,19 @@ class Guards:
         for parameter in self._units[unit]:
             parameter.__class__ = nn.Parameter  # type: ignore[assignment]
 
+    def lent(self, unit: int) -> None:
+        """The model's forward uses them outside their unit: their class keeps an eye on that."""
+        self._lent.update(self._units[unit])
+        self.left(unit)
+
     def left(self, unit: int) -> None:
         """Another unit that is entered may still have them."""
         for parameter in self._units[unit]:
-            if type(parameter) is nn.Parameter and parameter.numel() == 0:
+            if type(parameter) is nn.Parameter and (parameter.numel() == 0 or parameter in self._lent):
                 parameter.__class__ = AbsentParameter  # type: ignore[assignment]
+        if self._lent:
+            with torch._C.DisableTorchFunctionSubclass():
+                self._lent = {parameter for parameter in self._lent if parameter.numel() > 0}
 
     def all_left(self) -> None:
         """As :meth:`left` for every unit."""
@@ -200,6 +214,26 @@ def _absent_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
             yield from _absent_in(value.values())
 
 
+def _borrowed(what: str, values: list[Any]) -> bool:
+    """Inside the model's own forward, gathers the units of absent parameters until it ends. Whether all values are here now."""
+    for absent in list(_absent_in(values)):
+        owner = owner_of(absent)
+        if owner is not None and owner.model.hooks.is_in_forward:
+            owner.model.hooks.lend(owner.unit, f"{what} of {owner.name}")
+    return next(_absent_in(values), None) is None
+
+
+def _await_lent(values: Iterable[Any], result: Any) -> None:
+    """A result of a lent parameter may leave the forward beside its output, as in an attribute, and its backward come first."""
+    for value in values:
+        if isinstance(value, AbsentParameter):
+            owner = owner_of(value)
+            if owner is not None:
+                owner.model.hooks.await_lent(owner.unit, result)
+        elif isinstance(value, (list, tuple)):
+            _await_lent(value, result)
+
+
 def _parameter_of(absent: torch.Tensor) -> AbsentParameter:
     return absent._sluice_parameter if isinstance(absent, Absent) else absent  # type: ignore[return-value]
 
@@ -224,8 +258,10 @@ def _refuse(absent: torch.Tensor, what: str, is_write: bool) -> NoReturn:
         )
     if owner.model.hooks.is_in_forward:
         raise RuntimeError(
-            f"{begin}its values are not here, since this is not the forward of its block. "
-            "sluice.zero.register_external_parameter(module, parameter) brings them for the module whose forward uses them"
+            f"{begin}its values are not here, since this is not the forward of its block, and a tensor made of it before is as "
+            "empty. Use the parameter itself, which is gathered then; or register every parameter that the forward uses with the "
+            "module of that forward: sluice.zero.register_external_parameter(module, parameter); or choose smaller units: "
+            "initialize(..., units=[...])"
         )
     in_backward = torch._C._current_graph_task_id() != -1
     when = "while its unit does not compute" if in_backward else "between passes"

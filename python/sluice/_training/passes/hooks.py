@@ -5,8 +5,8 @@ The graph is the user's own. Weights in it are views of memory that is there whi
 - forward of a unit: gather, compute, release.
 - backward: the first gradient of an output gathers the unit again. The gradients of its inputs, or the end of the
   backward, send the unit's gradients and release it.
-- a parameter that another module's forward looks up, or that is registered with one: gathered until the model's forward
-  ends, and again from the first gradient of the model's outputs to the end of the backward.
+- a parameter that is registered with another module or used outside its unit: gathered until the model's forward ends,
+  and again from the first gradient of the model's outputs, or of a result of that use, to the end of the backward.
 
 Confined to the thread that trains, and PyTorch's thread of a backward while that one waits.
 """
@@ -31,51 +31,16 @@ from . import zero_grads
 from .inputs import Inputs, swapped, tensors_in, with_bases
 from .parametrized import keep_counts_of_writes
 from .transforms import refuse_in_graph, refuse_transforms
+from .unit_states import Call, State
 from .watched import unwatch, watch
 from .writes import Writes, refuse, rescaled_tables
 
 log = logging.getLogger("sluice")
 
-
-def _accumulates(parameter: torch.Tensor) -> bool:
-    """Whether the backward in progress adds to a parameter's gradient. Those of torch.autograd.grad add to none."""
-    with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():  # it may be empty
-        view: Any = parameter.view_as(parameter)
-    try:
-        return bool(torch._C._will_engine_execute_node(view.grad_fn.next_functions[0][0]))
-    except RuntimeError:  # torch.autograd.grad returns this one's gradient
-        return False
-
-
-class _Call:
-    """One forward of a unit, from the first gradient of its outputs to the gradients of its inputs."""
-
-    __slots__ = ("has_entered", "inputs", "is_open", "state", "weights_version", "writes_before")
-
-    def __init__(self, state: _State, weights_version: int) -> None:
-        self.state = state
-        self.weights_version = weights_version
-        self.is_open = False
-        self.has_entered = not state.is_held
-        self.inputs: Inputs | None = None  # in a forward with gradients
-        self.writes_before: list[int] = []
-
-
-class _State:
-    """A unit in the passes."""
-
-    __slots__ = ("entered", "index", "is_borrowed", "is_held", "name", "open_calls", "parameters", "writes", "writes_before")
-
-    def __init__(self, index: int, unit: Unit, writes: Writes, only_computes: bool) -> None:
-        self.index = index
-        self.name = unit.name
-        self.parameters = [] if only_computes else [parameter for _, parameter in unit.params]
-        self.writes = writes
-        self.writes_before: list[int] = []  # in the backward that is open
-        self.entered: list[_Call | None] = []  # forwards in progress; None: inside the unit's own backward
-        self.open_calls = 0  # in backward
-        self.is_borrowed = False  # another module's forward uses its parameters
-        self.is_held = False  # entered for several forwards
+_BORROWED = (
+    "%s is gathered until the model's forward ends, and in its whole backward, since the forward calls a module inside it or uses "
+    "its weight from outside: %s. initialize(..., units=[...]) with smaller units takes less memory"
+)
 
 
 class Hooks:
@@ -90,17 +55,17 @@ class Hooks:
         self.model, self.loop = model, loop
         self._modules = {model, *(unit.module for unit in units)}
         self._keeps = keeps
-        self._open: list[_Call] = []  # calls whose backward has begun, in order
+        self._open: list[Call] = []  # calls whose backward has begun, in order
         self._in_backward = False
         keep_counts_of_writes()
         rescaled = rescaled_tables(model)
         self._states = [
-            _State(index, unit, Writes(unit.name, unit.params, rescaled, loop.is_weight), only_computes)
+            State(index, unit, Writes(unit.name, unit.params, rescaled, loop.is_weight), only_computes)
             for index, unit in enumerate(units)
         ]
         self._handles: list[Any] = []
         self._depth = 0  # of the model's own forward
-        self._borrowed: list[_Call] = []  # units that another module's forward uses, in this forward
+        self._borrowed: list[Call] = []  # units that another module's forward uses, in this forward
         self._watched: list[nn.Module] = []
         self._is_changing = False  # units are entered or left; stays True where an exception ends that
         self._trained = [parameter for state in self._states for parameter in state.parameters if parameter.requires_grad]
@@ -144,13 +109,19 @@ class Hooks:
             self.leave_forwards()  # of a call that an exception ended
         self._depth += 1
 
-    def _after_model(self, module: nn.Module, args: Any, output: Any) -> None:
+    def _after_model(self, module: nn.Module, args: Any, output: Any) -> Any:
         self._depth = max(self._depth - 1, 0)
+        replaced, kept = output, None
+        if self._borrowed:
+            replaced = swapped(output, self._own_weight)
+            kept = None if isinstance(replaced, torch.Tensor) else self._kept_weight("the model's forward", replaced)
         if torch.is_grad_enabled() and self._borrowed:
-            for tensor in with_bases(tensors_in(output)):
+            for tensor in with_bases(tensors_in(replaced)):
                 for call in self._borrowed:
                     tensor.register_hook(functools.partial(self._before_backward, call))
         self._give_back()
+        refuse(kept)
+        return replaced if replaced is not output else None
 
     def _give_back(self) -> None:
         self._is_changing = bool(self._borrowed)
@@ -167,20 +138,37 @@ class Hooks:
         """Gathers a unit until the model's forward ends, and in its whole backward. Outside a forward it does nothing."""
         self._parameter_used(self._states[unit])
 
-    def _parameter_used(self, state: _State) -> None:
+    def lend(self, unit: int, use: str) -> None:
+        """As :meth:`borrow`, for a use of its parameters that only their class sees. ``use``: for a line of the log."""
+        state = self._states[unit]
+        self._parameter_used(state)
+        if state.is_borrowed:
+            self.loop.lend(unit)
+        if state.is_borrowed and not state.is_noted:
+            state.is_noted = True
+            log.info(_BORROWED, state.name, use)
+
+    def await_lent(self, unit: int, result: Any) -> None:
+        """``result`` is of an operation with a lent parameter: its gradient begins the unit's backward."""
+        made = [tensor for tensor in tensors_in(result, in_objects=False) if not tensor.is_leaf]
+        for call in self._borrowed:
+            for tensor in with_bases(made) if call.state.index == unit else ():
+                tensor.register_hook(functools.partial(self._before_backward, call))
+
+    def _parameter_used(self, state: State) -> None:
         if self._depth == 0 or state.entered or state.is_borrowed or state.open_calls > 0:
             return
         self._is_changing = True
         self.loop.enter(state.index, torch.is_grad_enabled() or self.model.training)
         state.is_borrowed = True
-        call = _Call(state, self.loop.weights_version)
+        call = Call(state, self.loop.weights_version)
         call.writes_before = state.writes.count()
         self._borrowed.append(call)
         self._is_changing = False
 
     # torch.compile of a unit's module traces its hooks too, and these are not to be traced.
     @_disable_dynamo
-    def _before_forward(self, state: _State, module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def _before_forward(self, state: State, module: nn.Module, args: Any, kwargs: Any) -> Any:
         refuse_transforms()
         self.recover()
         if state.open_calls > 0:  # activations are computed again, inside the unit's backward
@@ -190,7 +178,7 @@ class Hooks:
         if graded:
             refuse_in_graph(state.name, state.parameters, args, kwargs)
         self._is_changing = True
-        call = _Call(state, self.loop.weights_version)
+        call = Call(state, self.loop.weights_version)
         if call.has_entered:
             self.loop.enter(state.index, graded or self.model.training)
             call.writes_before = state.writes.count()
@@ -202,12 +190,12 @@ class Hooks:
         return call.inputs.mark(args, kwargs, functools.partial(self.close, call))
 
     @_disable_dynamo
-    def _after_forward(self, state: _State, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+    def _after_forward(self, state: State, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         if not state.entered:  # entering it has failed
             return None
         call = state.entered[-1]
         replaced = swapped(output, self._own_weight)
-        kept = None if isinstance(replaced, torch.Tensor) else self._kept_weight(state, replaced)
+        kept = None if isinstance(replaced, torch.Tensor) else self._kept_weight(state.name, replaced)
         if call is not None and call.inputs is not None:
             inputs, call.inputs = call.inputs, None
             replaced, made = inputs.finish(args, kwargs, replaced)
@@ -227,12 +215,12 @@ class Hooks:
         """An output that is a view of a weight, as of a table of positions, in memory of its own."""
         return tensor.clone() if self.loop.is_weight(tensor) else tensor
 
-    def _kept_weight(self, state: _State, output: Any) -> str | None:
+    def _kept_weight(self, unit: str, output: Any) -> str | None:
         """Why an output that is an object, as a dataclass, cannot be: its view of a weight would be lost with the weight."""
         if not any(self.loop.is_weight(each) for each in tensors_in(output) if not isinstance(each, nn.Parameter)):
             return None
         return (
-            f"{state.name} returns a view of a weight inside a {type(output).__name__}, and the weight goes when its forward ends: put "
+            f"{unit} returns a view of a weight inside a {type(output).__name__}, and the weight goes when its forward ends: put "
             "a copy into it, by clone(), or return a tensor, tuple, list or dict"
         )
 
@@ -273,7 +261,7 @@ class Hooks:
 
     # Backward
 
-    def _before_backward(self, call: _Call, gradient: torch.Tensor) -> None:
+    def _before_backward(self, call: Call, gradient: torch.Tensor) -> None:
         if call.is_open:
             return
         state = call.state
@@ -291,14 +279,14 @@ class Hooks:
         call.is_open = True
         self._open.append(call)
 
-    def _open_state(self, state: _State) -> None:
+    def _open_state(self, state: State) -> None:
         if state.open_calls == 0:
             self.loop.enter(state.index, True)
             state.writes_before = state.writes.count()
             self.loop.begin_gradients(state.index)
         state.open_calls += 1
 
-    def _close_state(self, state: _State) -> None:
+    def _close_state(self, state: State) -> None:
         state.open_calls -= 1
         if state.open_calls == 0:
             lost = state.writes.lost(state.writes_before, "backward")
@@ -306,7 +294,7 @@ class Hooks:
             self.loop.leave(state.index)
             refuse(lost)
 
-    def close(self, call: _Call) -> None:
+    def close(self, call: Call) -> None:
         """Ends the backward of a call: nothing of the graph needs the unit's weights for it any more."""
         if not call.is_open:
             return
@@ -320,7 +308,7 @@ class Hooks:
         if self._in_backward:
             return
         self._in_backward = True
-        if not self.loop.is_scaled and self.loop.loss_scale != 1 and any(map(_accumulates, self._trained)):
+        if not self.loop.is_scaled and self.loop.loss_scale != 1 and any(map(zero_grads.accumulates, self._trained)):
             self.loop.has_unscaled_gradients = True
         torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
         self.loop.begin_backward()

@@ -75,6 +75,7 @@ LINES = {
     "from deepspeed.elasticity import compute_elastic_config": "continues on any number of ranks",
     "from deepspeed.ops.sparse_attention import SparseSelfAttention": "attention is that of the model",
     "from deepspeed.comm import mpi_discovery": "start them",
+    "from deepspeed.launcher.runner import fetch_hostfile": "ACCELERATE_DEEPSPEED_CONFIG_FILE=ds.json give Accelerate the file",
     "from deepspeed import nothing_that_is_known": "has no deepspeed.nothing_that_is_known (docs/from_deepspeed.md)",
 }
 

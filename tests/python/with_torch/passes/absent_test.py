@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import Block, config, engine_of, make, train
+from small_models import config, engine_of, make, train
 from torch import nn
 
 import sluice
@@ -207,29 +207,6 @@ def test_an_engine_that_cannot_be_made_leaves_ordinary_parameters() -> None:
         engine_of(model, lr_scheduler="none that is known")
     assert all(type(parameter) is nn.Parameter for parameter in model.parameters())
     assert model.embedding.weight.norm() > 0
-
-
-class Borrower(nn.Module):
-    """The forward of the model uses a weight inside a block."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList([Block(4)])
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.linear(self.blocks[0](x), self.blocks[0].up.weight).sum()
-
-
-def test_a_weight_of_a_block_outside_it_is_an_error_that_says_what_brings_it() -> None:
-    engine = engine_of(make(Borrower))
-    with pytest.raises(RuntimeError, match=r"linear of parameter blocks.0.up.weight: .*register_external_parameter"):
-        engine(torch.ones(2, 4))
-    engine.destroy()
-    model = make(Borrower)
-    sluice.zero.register_external_parameter(model, model.blocks[0].up.weight)
-    engine = engine_of(model)
-    engine.backward(engine(torch.ones(2, 4)))
-    engine.step()
 
 
 class Scaled(nn.Parameter):
