@@ -39,6 +39,8 @@ log = logging.getLogger("sluice")
 
 def _accumulates(parameter: torch.Tensor) -> bool:
     """Whether the backward in progress adds to a parameter's gradient. Those of torch.autograd.grad add to none."""
+    if not parameter.requires_grad:  # for now, as under PEFT's disable_adapter()
+        return False
     with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():  # it may be empty
         view: Any = parameter.view_as(parameter)
     try:
