@@ -3,8 +3,8 @@
 The graph is the user's own. Weights in it are views of memory that is there while the unit is entered:
 
 - forward of a unit: gather, compute, release.
-- backward: the first gradient of an output gathers the unit again. The gradients of its inputs, or the end of the
-  backward, send the unit's gradients and release it.
+- backward (``backwards.py``): the first gradient of an output gathers the unit again. The gradients of its inputs, or
+  the end of the backward, send the unit's gradients and release it.
 - a parameter that another module's forward looks up, or that is registered with one: gathered until the model's forward
   ends, and again from the first gradient of the model's outputs to the end of the backward.
 
@@ -28,56 +28,15 @@ from torch._compile import _disable_dynamo
 from ..units import Unit
 from ..watched_loop import WatchedLoop
 from . import zero_grads
+from .backwards import Backwards
 from .inputs import Inputs, swapped, tensors_in, with_bases
 from .parametrized import keep_counts_of_writes
 from .transforms import refuse_in_graph, refuse_transforms
+from .unit_states import Call, State
 from .watched import unwatch, watch
 from .writes import Writes, refuse, rescaled_tables
 
 log = logging.getLogger("sluice")
-
-
-def _accumulates(parameter: torch.Tensor) -> bool:
-    """Whether the backward in progress adds to a parameter's gradient. Those of torch.autograd.grad add to none."""
-    if not parameter.requires_grad:  # for now, as under PEFT's disable_adapter()
-        return False
-    with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():  # it may be empty
-        view: Any = parameter.view_as(parameter)
-    try:
-        return bool(torch._C._will_engine_execute_node(view.grad_fn.next_functions[0][0]))
-    except RuntimeError:  # torch.autograd.grad returns this one's gradient
-        return False
-
-
-class _Call:
-    """One forward of a unit, from the first gradient of its outputs to the gradients of its inputs."""
-
-    __slots__ = ("has_entered", "inputs", "is_open", "state", "weights_version", "writes_before")
-
-    def __init__(self, state: _State, weights_version: int) -> None:
-        self.state = state
-        self.weights_version = weights_version
-        self.is_open = False
-        self.has_entered = not state.is_held
-        self.inputs: Inputs | None = None  # in a forward with gradients
-        self.writes_before: list[int] = []
-
-
-class _State:
-    """A unit in the passes."""
-
-    __slots__ = ("entered", "index", "is_borrowed", "is_held", "name", "open_calls", "parameters", "writes", "writes_before")
-
-    def __init__(self, index: int, unit: Unit, writes: Writes, only_computes: bool) -> None:
-        self.index = index
-        self.name = unit.name
-        self.parameters = [] if only_computes else [parameter for _, parameter in unit.params]
-        self.writes = writes
-        self.writes_before: list[int] = []  # in the backward that is open
-        self.entered: list[_Call | None] = []  # forwards in progress; None: inside the unit's own backward
-        self.open_calls = 0  # in backward
-        self.is_borrowed = False  # another module's forward uses its parameters
-        self.is_held = False  # entered for several forwards
 
 
 class Hooks:
@@ -92,21 +51,18 @@ class Hooks:
         self.model, self.loop = model, loop
         self._modules = {model, *(unit.module for unit in units)}
         self._keeps = keeps
-        self._open: list[_Call] = []  # calls whose backward has begun, in order
-        self._in_backward = False
         keep_counts_of_writes()
         rescaled = rescaled_tables(model)
         self._states = [
-            _State(index, unit, Writes(unit.name, unit.params, rescaled, loop.is_weight), only_computes)
+            State(index, unit, Writes(unit.name, unit.params, rescaled, loop.is_weight), only_computes)
             for index, unit in enumerate(units)
         ]
         self._handles: list[Any] = []
         self._depth = 0  # of the model's own forward
-        self._borrowed: list[_Call] = []  # units that another module's forward uses, in this forward
+        self._borrowed: list[Call] = []  # units that another module's forward uses, in this forward
         self._watched: list[nn.Module] = []
         self._is_changing = False  # units are entered or left; stays True where an exception ends that
-        self._trained = [parameter for state in self._states for parameter in state.parameters if parameter.requires_grad]
-        self._by_layers = False  # a step goes layer by layer: its backwards are those of one micro-batch
+        self._backwards = Backwards(loop, self._states, self.recover)
         for unit, state in zip(units, self._states):
             before = functools.partial(self._before_forward, state)
             after = functools.partial(self._after_forward, state)
@@ -130,6 +86,7 @@ class Hooks:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._backwards.remove()
         self._keeps = None
 
     # Forward
@@ -142,7 +99,7 @@ class Hooks:
     def _before_model(self, module: nn.Module, args: Any) -> None:
         refuse_transforms()
         self.recover()
-        if not self._in_backward:
+        if not self._backwards.is_running:
             self.leave_forwards()  # of a call that an exception ended
         self._depth += 1
 
@@ -151,7 +108,7 @@ class Hooks:
         if torch.is_grad_enabled() and self._borrowed:
             for tensor in with_bases(tensors_in(output)):
                 for call in self._borrowed:
-                    tensor.register_hook(functools.partial(self._before_backward, call))
+                    tensor.register_hook(functools.partial(self._backwards.begin_call, call))
         self._give_back()
 
     def _give_back(self) -> None:
@@ -169,20 +126,20 @@ class Hooks:
         """Gathers a unit until the model's forward ends, and in its whole backward. Outside a forward it does nothing."""
         self._parameter_used(self._states[unit])
 
-    def _parameter_used(self, state: _State) -> None:
+    def _parameter_used(self, state: State) -> None:
         if self._depth == 0 or state.entered or state.is_borrowed or state.open_calls > 0:
             return
         self._is_changing = True
         self.loop.enter(state.index, torch.is_grad_enabled() or self.model.training)
         state.is_borrowed = True
-        call = _Call(state, self.loop.weights_version)
+        call = Call(state, self.loop.weights_version)
         call.writes_before = state.writes.count()
         self._borrowed.append(call)
         self._is_changing = False
 
     # torch.compile of a unit's module traces its hooks too, and these are not to be traced.
     @_disable_dynamo
-    def _before_forward(self, state: _State, module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def _before_forward(self, state: State, module: nn.Module, args: Any, kwargs: Any) -> Any:
         refuse_transforms()
         self.recover()
         if state.open_calls > 0:  # activations are computed again, inside the unit's backward
@@ -192,7 +149,7 @@ class Hooks:
         if graded:
             refuse_in_graph(state.name, state.parameters, args, kwargs)
         self._is_changing = True
-        call = _Call(state, self.loop.weights_version)
+        call = Call(state, self.loop.weights_version)
         if call.has_entered:
             self.loop.enter(state.index, graded or self.model.training)
             call.writes_before = state.writes.count()
@@ -201,10 +158,10 @@ class Hooks:
         if not graded:
             return None
         call.inputs = Inputs(args, kwargs)
-        return call.inputs.mark(args, kwargs, functools.partial(self.close, call))
+        return call.inputs.mark(args, kwargs, functools.partial(self._backwards.close, call))
 
     @_disable_dynamo
-    def _after_forward(self, state: _State, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+    def _after_forward(self, state: State, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         if not state.entered:  # entering it has failed
             return None
         call = state.entered[-1]
@@ -214,7 +171,7 @@ class Hooks:
             inputs, call.inputs = call.inputs, None
             replaced, made = inputs.finish(args, kwargs, replaced)
             for tensor in made:
-                tensor.register_hook(functools.partial(self._before_backward, call))
+                tensor.register_hook(functools.partial(self._backwards.begin_call, call))
         self._is_changing = True
         state.entered.pop()
         lost = None
@@ -229,7 +186,7 @@ class Hooks:
         """An output that is a view of a weight, as of a table of positions, in memory of its own."""
         return tensor.clone() if self.loop.is_weight(tensor) else tensor
 
-    def _kept_weight(self, state: _State, output: Any) -> str | None:
+    def _kept_weight(self, state: State, output: Any) -> str | None:
         """Why an output that is an object, as a dataclass, cannot be: its view of a weight would be lost with the weight."""
         if not any(self.loop.is_weight(each) for each in tensors_in(output) if not isinstance(each, nn.Parameter)):
             return None
@@ -244,11 +201,11 @@ class Hooks:
         """A step begins whose micro-batches pass a layer before the next one."""
         self.recover()
         self.leave_forwards()
-        self._by_layers = True
+        self._backwards.by_layers = True
 
     def end_layers(self) -> None:
         """Ends the micro-batch that ran layer by layer."""
-        self._by_layers = False
+        self._backwards.by_layers = False
         self.loop.end_micro_batch()
 
     @contextlib.contextmanager
@@ -269,80 +226,20 @@ class Hooks:
         """A unit is gathered once for the backwards inside, and sends its gradients once."""
         state = self._states[unit]
         self.loop.begin_backward()
-        self._open_state(state)
+        self._backwards.open_state(state)
         yield
-        self._close_state(state)
-
-    # Backward
-
-    def _before_backward(self, call: _Call, gradient: torch.Tensor) -> None:
-        if call.is_open:
-            return
-        state = call.state
-        if torch.is_grad_enabled():  # in a backward only with create_graph
-            raise ValueError(
-                "create_graph=True: the weights are gone when a backward through this backward needs them, so gradients of "
-                "gradients (a gradient penalty) are not possible"
-            )
-        if call.weights_version != self.loop.weights_version:
-            raise RuntimeError(
-                f"the weights of {state.name} have changed since its forward: backward comes before step()"
-            )
-        self._begin_backward()
-        self._open_state(state)
-        call.is_open = True
-        self._open.append(call)
-
-    def _open_state(self, state: _State) -> None:
-        if state.open_calls == 0:
-            self.loop.enter(state.index, True)
-            state.writes_before = state.writes.count()
-            self.loop.begin_gradients(state.index)
-        state.open_calls += 1
-
-    def _close_state(self, state: _State) -> None:
-        state.open_calls -= 1
-        if state.open_calls == 0:
-            lost = state.writes.lost(state.writes_before, "backward")
-            self.loop.send_gradients(state.index)
-            self.loop.leave(state.index)
-            refuse(lost)
-
-    def close(self, call: _Call) -> None:
-        """Ends the backward of a call: nothing of the graph needs the unit's weights for it any more."""
-        if not call.is_open:
-            return
-        call.is_open = False
-        self._open.remove(call)
-        self._close_state(call.state)
-
-    def _begin_backward(self) -> None:
-        self.recover()
-        if self._in_backward:
-            return
-        self._in_backward = True
-        if not self.loop.is_scaled and self.loop.loss_scale != 1 and any(map(_accumulates, self._trained)):
-            self.loop.has_unscaled_gradients = True
-        torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
-        self.loop.begin_backward()
-
-    def _end_backward(self) -> None:
-        for call in reversed(list(self._open)):
-            self.close(call)
-        self._in_backward = False
-        if not self._by_layers:
-            self.loop.end_micro_batch()
+        self._backwards.close_state(state)
 
     def recover(self) -> None:
         """Cleans up after a backward that ended with an exception: the gradients of the step are dropped."""
-        if self._in_backward and torch._C._current_graph_task_id() == -1:
+        if self._backwards.is_running and torch._C._current_graph_task_id() == -1:
             self.drop_failed()
 
     def recover_between_passes(self) -> None:
         """As :meth:`recover`, and leaves the units of a forward that an exception ended. Nothing inside a forward."""
         self.recover()
         is_left_open = self._is_changing or self._depth > 0 or any(state.entered for state in self._states)
-        if is_left_open and not self._in_backward and not self._is_called():
+        if is_left_open and not self._backwards.is_running and not self._is_called():
             self.leave_forwards()
 
     def _is_called(self) -> bool:
@@ -393,8 +290,6 @@ class Hooks:
             state.is_borrowed = state.is_held = False
         self._borrowed.clear()
         self._depth = 0
-        for call in self._open:
-            call.is_open = False
-        self._open.clear()
-        self._in_backward = self._by_layers = self._is_changing = False
+        self._is_changing = False
+        self._backwards.abandon()
         self.loop.forget_gradients()

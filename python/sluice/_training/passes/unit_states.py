@@ -1,0 +1,38 @@
+"""A unit in the passes, and each of its forwards."""
+
+from __future__ import annotations
+
+from ..units import Unit
+from .inputs import Inputs
+from .writes import Writes
+
+
+class Call:
+    """One forward of a unit, from the first gradient of its outputs to the gradients of its inputs."""
+
+    __slots__ = ("has_entered", "inputs", "is_open", "state", "weights_version", "writes_before")
+
+    def __init__(self, state: State, weights_version: int) -> None:
+        self.state = state
+        self.weights_version = weights_version
+        self.is_open = False
+        self.has_entered = not state.is_held
+        self.inputs: Inputs | None = None  # in a forward with gradients
+        self.writes_before: list[int] = []
+
+
+class State:
+    """A unit in the passes."""
+
+    __slots__ = ("entered", "index", "is_borrowed", "is_held", "name", "open_calls", "parameters", "writes", "writes_before")
+
+    def __init__(self, index: int, unit: Unit, writes: Writes, only_computes: bool) -> None:
+        self.index = index
+        self.name = unit.name
+        self.parameters = [] if only_computes else [parameter for _, parameter in unit.params]
+        self.writes = writes
+        self.writes_before: list[int] = []  # in the backward that is open
+        self.entered: list[Call | None] = []  # forwards in progress; None: inside the unit's own backward
+        self.open_calls = 0  # in backward
+        self.is_borrowed = False  # another module's forward uses its parameters
+        self.is_held = False  # entered for several forwards
