@@ -99,8 +99,8 @@ class Hooks:
     def _before_model(self, module: nn.Module, args: Any) -> None:
         refuse_transforms()
         self.recover()
-        if not self._backwards.is_running:
-            self.leave_forwards()  # of a call that an exception ended
+        if self._is_left_open() and not self._is_called(besides=1):
+            self.leave_forwards()  # of a call that an exception ended, and not of one around this one
         self._depth += 1
 
     def _after_model(self, module: nn.Module, args: Any, output: Any) -> None:
@@ -109,7 +109,8 @@ class Hooks:
             for tensor in with_bases(tensors_in(output)):
                 for call in self._borrowed:
                     tensor.register_hook(functools.partial(self._backwards.begin_call, call))
-        self._give_back()
+        if self._depth == 0:  # else the model's forward has called the model
+            self._give_back()
 
     def _give_back(self) -> None:
         self._is_changing = bool(self._borrowed)
@@ -238,16 +239,22 @@ class Hooks:
     def recover_between_passes(self) -> None:
         """As :meth:`recover`, and leaves the units of a forward that an exception ended. Nothing inside a forward."""
         self.recover()
-        is_left_open = self._is_changing or self._depth > 0 or any(state.entered for state in self._states)
-        if is_left_open and not self._backwards.is_running and not self._is_called():
+        if self._is_left_open() and not self._is_called():
             self.leave_forwards()
 
-    def _is_called(self) -> bool:
-        """Whether this thread is inside a call of the model or of a unit."""
+    def _is_left_open(self) -> bool:
+        """Whether a unit is entered outside of a backward: by a forward in progress, or one that an exception ended."""
+        is_open = self._is_changing or self._depth > 0 or any(state.entered for state in self._states)
+        return is_open and not self._backwards.is_running
+
+    def _is_called(self, besides: int = 0) -> bool:
+        """Whether this thread is inside a call of the model or of a unit. ``besides``: calls that do not count."""
         frame: Any = sys._getframe()
         while frame is not None:
             if frame.f_code is nn.Module._wrapped_call_impl.__code__ and frame.f_locals["self"] in self._modules:
-                return True
+                if besides == 0:
+                    return True
+                besides -= 1
             frame = frame.f_back
         return False
 
