@@ -102,8 +102,47 @@ class WithBatchNorm(nn.Module):
         return self.head(self.attention(x, x, x)[0])
 
 
+class SelfConditioned(Tied):
+    """Its forward calls the model for a guess, as a diffusion model's. Weights that it borrows are used after that call too."""
+
+    def forward(self, ids: torch.Tensor, guess: torch.Tensor | None = None) -> torch.Tensor:
+        x = self.embedding(ids) + self.position
+        if guess is None:
+            with torch.no_grad():
+                guess = nn.functional.linear(self(ids, torch.zeros_like(x)), self.head.weight.t())
+        for block in self.blocks:
+            x = block(x + 0.1 * guess)
+        return nn.functional.linear(self.norm(x), self.head.weight) + 0.1 * self.position.sum()
+
+
+class Recursive(Tied):
+    """Calls itself with gradients, once with a call inside that fails."""
+
+    is_checkpointed = False
+
+    def forward(self, ids: torch.Tensor, depth: int = 0) -> torch.Tensor:
+        x = self.embedding(ids) + self.position
+        if depth == 2:
+            raise KeyError("too deep")
+        try:
+            below = checkpoint(self, ids, depth + 1, use_reentrant=False) if self.is_checkpointed else self(ids, depth + 1)
+        except KeyError:
+            below = 0.0
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x * (1 + self.position))) + 0.1 * below
+
+
+class CheckpointedRecursive(Recursive):
+    is_checkpointed = True
+
+
 @pytest.mark.parametrize(
-    "model", [Twice, SideBySide, Checkpointed, CheckpointedReentrant, WithContainers, Conditional, WithBatchNorm]
+    "model",
+    [
+        *(Twice, SideBySide, Checkpointed, CheckpointedReentrant, WithContainers, Conditional, WithBatchNorm),
+        *(SelfConditioned, Recursive, CheckpointedRecursive),
+    ],
 )
 def test_a_graph_follows_plain_pytorch(model: type[nn.Module]) -> None:
     assert_follows(model)

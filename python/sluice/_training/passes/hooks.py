@@ -3,8 +3,8 @@
 The graph is the user's own. Weights in it are views of memory that is there while the unit is entered:
 
 - forward of a unit: gather, compute, release.
-- backward: the first gradient of an output gathers the unit again. The gradients of its inputs, or the end of the
-  backward, send the unit's gradients and release it.
+- backward (``backwards.py``): the first gradient of an output gathers the unit again. The gradients of its inputs, or
+  the end of the backward, send the unit's gradients and release it.
 - a parameter that is registered with another module or used outside its unit: gathered until the model's forward ends,
   and again from the first gradient of the model's outputs, or of a result of that use, to the end of the backward.
 
@@ -28,6 +28,7 @@ from torch._compile import _disable_dynamo
 from ..units import Unit
 from ..watched_loop import WatchedLoop
 from . import zero_grads
+from .backwards import Backwards
 from .inputs import Inputs, swapped, tensors_in, with_bases
 from .parametrized import keep_counts_of_writes
 from .transforms import refuse_in_graph, refuse_transforms
@@ -55,8 +56,6 @@ class Hooks:
         self.model, self.loop = model, loop
         self._modules = {model, *(unit.module for unit in units)}
         self._keeps = keeps
-        self._open: list[Call] = []  # calls whose backward has begun, in order
-        self._in_backward = False
         keep_counts_of_writes()
         rescaled = rescaled_tables(model)
         self._states = [
@@ -68,8 +67,7 @@ class Hooks:
         self._borrowed: list[Call] = []  # units that another module's forward uses, in this forward
         self._watched: list[nn.Module] = []
         self._is_changing = False  # units are entered or left; stays True where an exception ends that
-        self._trained = [parameter for state in self._states for parameter in state.parameters if parameter.requires_grad]
-        self._by_layers = False  # a step goes layer by layer: its backwards are those of one micro-batch
+        self._backwards = Backwards(loop, self._states, self.recover)
         for unit, state in zip(units, self._states):
             before = functools.partial(self._before_forward, state)
             after = functools.partial(self._after_forward, state)
@@ -93,6 +91,7 @@ class Hooks:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._backwards.remove()
         self._keeps = None
 
     # Forward
@@ -105,8 +104,8 @@ class Hooks:
     def _before_model(self, module: nn.Module, args: Any) -> None:
         refuse_transforms()
         self.recover()
-        if not self._in_backward:
-            self.leave_forwards()  # of a call that an exception ended
+        if self._is_left_open() and not self._is_called(besides=1):
+            self.leave_forwards()  # of a call that an exception ended, and not of one around this one
         self._depth += 1
 
     def _after_model(self, module: nn.Module, args: Any, output: Any) -> Any:
@@ -118,8 +117,9 @@ class Hooks:
         if torch.is_grad_enabled() and self._borrowed:
             for tensor in with_bases(tensors_in(replaced)):
                 for call in self._borrowed:
-                    tensor.register_hook(functools.partial(self._before_backward, call))
-        self._give_back()
+                    tensor.register_hook(functools.partial(self._backwards.begin_call, call))
+        if self._depth == 0:  # else the model's forward has called the model
+            self._give_back()
         refuse(kept)
         return replaced if replaced is not output else None
 
@@ -153,7 +153,7 @@ class Hooks:
         made = [tensor for tensor in tensors_in(result, in_objects=False) if not tensor.is_leaf]
         for call in self._borrowed:
             for tensor in with_bases(made) if call.state.index == unit else ():
-                tensor.register_hook(functools.partial(self._before_backward, call))
+                tensor.register_hook(functools.partial(self._backwards.begin_call, call))
 
     def _parameter_used(self, state: State) -> None:
         if self._depth == 0 or state.entered or state.is_borrowed or state.open_calls > 0:
@@ -187,7 +187,7 @@ class Hooks:
         if not graded:
             return None
         call.inputs = Inputs(args, kwargs)
-        return call.inputs.mark(args, kwargs, functools.partial(self.close, call))
+        return call.inputs.mark(args, kwargs, functools.partial(self._backwards.close, call))
 
     @_disable_dynamo
     def _after_forward(self, state: State, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
@@ -200,7 +200,7 @@ class Hooks:
             inputs, call.inputs = call.inputs, None
             replaced, made = inputs.finish(args, kwargs, replaced)
             for tensor in made:
-                tensor.register_hook(functools.partial(self._before_backward, call))
+                tensor.register_hook(functools.partial(self._backwards.begin_call, call))
         self._is_changing = True
         state.entered.pop()
         lost = None
@@ -230,11 +230,11 @@ class Hooks:
         """A step begins whose micro-batches pass a layer before the next one."""
         self.recover()
         self.leave_forwards()
-        self._by_layers = True
+        self._backwards.by_layers = True
 
     def end_layers(self) -> None:
         """Ends the micro-batch that ran layer by layer."""
-        self._by_layers = False
+        self._backwards.by_layers = False
         self.loop.end_micro_batch()
 
     @contextlib.contextmanager
@@ -255,89 +255,38 @@ class Hooks:
         """A unit is gathered once for the backwards inside, and sends its gradients once."""
         state = self._states[unit]
         self.loop.begin_backward()
-        self._open_state(state)
+        self._backwards.open_state(state)
         yield
-        self._close_state(state)
-
-    # Backward
-
-    def _before_backward(self, call: Call, gradient: torch.Tensor) -> None:
-        if call.is_open:
-            return
-        state = call.state
-        if torch.is_grad_enabled():  # in a backward only with create_graph
-            raise ValueError(
-                "create_graph=True: the weights are gone when a backward through this backward needs them, so gradients of "
-                "gradients (a gradient penalty) are not possible"
-            )
-        if call.weights_version != self.loop.weights_version:
-            raise RuntimeError(
-                f"the weights of {state.name} have changed since its forward: backward comes before step()"
-            )
-        self.begin_backward()
-        self._open_state(state)
-        call.is_open = True
-        self._open.append(call)
-
-    def _open_state(self, state: State) -> None:
-        if state.open_calls == 0:
-            self.loop.enter(state.index, True)
-            state.writes_before = state.writes.count()
-            self.loop.begin_gradients(state.index)
-        state.open_calls += 1
-
-    def _close_state(self, state: State) -> None:
-        state.open_calls -= 1
-        if state.open_calls == 0:
-            lost = state.writes.lost(state.writes_before, "backward")
-            self.loop.send_gradients(state.index)
-            self.loop.leave(state.index)
-            refuse(lost)
-
-    def close(self, call: Call) -> None:
-        """Ends the backward of a call: nothing of the graph needs the unit's weights for it any more."""
-        if not call.is_open:
-            return
-        call.is_open = False
-        self._open.remove(call)
-        self._close_state(call.state)
+        self._backwards.close_state(state)
 
     def begin_backward(self) -> None:
         """The first gradient of an output of the model, or of a unit, is there."""
-        self.recover()
-        if self._in_backward:
-            return
-        self._in_backward = True
-        if not self.loop.is_scaled and self.loop.loss_scale != 1 and any(map(zero_grads.accumulates, self._trained)):
-            self.loop.has_unscaled_gradients = True
-        torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
-        self.loop.begin_backward()
-
-    def _end_backward(self) -> None:
-        for call in reversed(list(self._open)):
-            self.close(call)
-        self._in_backward = False
-        if not self._by_layers:
-            self.loop.end_micro_batch()
+        self._backwards.begin()
 
     def recover(self) -> None:
         """Cleans up after a backward that ended with an exception: the gradients of the step are dropped."""
-        if self._in_backward and torch._C._current_graph_task_id() == -1:
+        if self._backwards.is_running and torch._C._current_graph_task_id() == -1:
             self.drop_failed()
 
     def recover_between_passes(self) -> None:
         """As :meth:`recover`, and leaves the units of a forward that an exception ended. Nothing inside a forward."""
         self.recover()
-        is_left_open = self._is_changing or self._depth > 0 or any(state.entered for state in self._states)
-        if is_left_open and not self._in_backward and not self._is_called():
+        if self._is_left_open() and not self._is_called():
             self.leave_forwards()
 
-    def _is_called(self) -> bool:
-        """Whether this thread is inside a call of the model or of a unit."""
+    def _is_left_open(self) -> bool:
+        """Whether a unit is entered outside of a backward: by a forward in progress, or one that an exception ended."""
+        is_open = self._is_changing or self._depth > 0 or any(state.entered for state in self._states)
+        return is_open and not self._backwards.is_running
+
+    def _is_called(self, besides: int = 0) -> bool:
+        """Whether this thread is inside a call of the model or of a unit. ``besides``: calls that do not count."""
         frame: Any = sys._getframe()
         while frame is not None:
             if frame.f_code is nn.Module._wrapped_call_impl.__code__ and frame.f_locals["self"] in self._modules:
-                return True
+                if besides == 0:
+                    return True
+                besides -= 1
             frame = frame.f_back
         return False
 
@@ -380,8 +329,6 @@ class Hooks:
             state.is_borrowed = state.is_held = False
         self._borrowed.clear()
         self._depth = 0
-        for call in self._open:
-            call.is_open = False
-        self._open.clear()
-        self._in_backward = self._by_layers = self._is_changing = False
+        self._is_changing = False
+        self._backwards.abandon()
         self.loop.forget_gradients()

@@ -109,12 +109,13 @@ class _EndOfBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: Inputs, close: Callable[[], None], are_apart: bool, *tensors: torch.Tensor) -> Any:
         ctx.inputs, ctx.close = inputs, close
+        ctx.set_materialize_grads(False)  # zeros for an input without a gradient would go on, and 0 * inf is NaN
         # A stand-in may be changed in place: it has the memory and the version of its input, so that PyTorch knows of a
         # change by either side. The graph of another input in that memory would not, so PyTorch's error stays for those.
         return tuple(tensor.detach() for tensor in tensors) if are_apart else tensors
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
         ctx.close()
         return (None, None, None, *gradients)
 
@@ -124,10 +125,11 @@ class _View(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
         return tensor
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor | None) -> torch.Tensor | None:  # type: ignore[override]
         return gradient
 
 

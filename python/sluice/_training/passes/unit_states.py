@@ -1,4 +1,4 @@
-"""A unit in the passes, and one forward of it."""
+"""A unit in the passes, and each of its forwards."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch import nn
@@ -35,13 +34,3 @@ def replace(model: nn.Module, zero_grad: Callable[..., None]) -> None:
 def restore(model: nn.Module) -> None:
     for module in (model, *_parts(model)):
         module.__dict__.pop("zero_grad", None)
-
-
-def accumulates(parameter: torch.Tensor) -> bool:
-    """Whether the backward in progress adds to a parameter's gradient. Those of torch.autograd.grad add to none."""
-    with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():  # it may be empty
-        view: Any = parameter.view_as(parameter)
-    try:
-        return bool(torch._C._will_engine_execute_node(view.grad_fn.next_functions[0][0]))
-    except RuntimeError:  # torch.autograd.grad returns this one's gradient
-        return False

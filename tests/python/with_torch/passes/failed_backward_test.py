@@ -82,20 +82,20 @@ class Gathering(nn.Module):
     """Its first block puts a result into a list that is no argument, for the second one."""
 
     class Inner(nn.Module):
-        def __init__(self, aside: list[torch.Tensor], bias: bool) -> None:
+        def __init__(self, aside: list[torch.Tensor], inner: Callable[[], nn.Module]) -> None:
             super().__init__()
-            self.inner, self.aside = nn.Linear(8, 8, bias=bias), aside
+            self.inner, self.aside = inner(), aside
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             y = self.inner(x + sum(self.aside))
             self.aside.append(y)
             return x
 
-    def __init__(self, bias: bool) -> None:
+    def __init__(self, inner: Callable[[], nn.Module]) -> None:
         super().__init__()
         aside: list[torch.Tensor] = []
         self.first, self.aside = nn.Linear(8, 8), aside
-        self.blocks = nn.ModuleList(self.Inner(aside, bias) for _ in range(2))
+        self.blocks = nn.ModuleList(self.Inner(aside, inner) for _ in range(2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.aside.clear()
@@ -105,14 +105,31 @@ class Gathering(nn.Module):
         return x + self.aside[-1]
 
 
+class Scale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight
+
+
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes before Python 3.11")
-@pytest.mark.parametrize("bias", [True, False])
-def test_a_tensor_that_leaves_its_unit_by_a_list_is_an_error_with_its_cause(bias: bool) -> None:
-    engine = engine_of(Gathering(bias))
+def test_a_tensor_that_leaves_its_unit_by_a_list_is_an_error_with_its_cause() -> None:
+    engine = engine_of(Gathering(Scale))
     loss = engine(torch.ones(2, 8)).square().mean()
     with pytest.raises(RuntimeError) as found:
         engine.backward(loss)
     assert "return it from the unit's forward" in "".join(found.value.__notes__).lower()
+    engine.destroy()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_gradient_of_a_tensor_that_leaves_its_unit_by_a_list_names_the_unit(bias: bool) -> None:
+    engine = engine_of(Gathering(lambda: nn.Linear(8, 8, bias=bias)))
+    loss = engine(torch.ones(2, 8)).square().mean()
+    with pytest.raises(RuntimeError, match=r"from outside its unit's backward.* of unit blocks\.1 are not here.* Return it from the unit's forward"):
+        engine.backward(loss)
     engine.destroy()
 
 

@@ -97,6 +97,21 @@ def test_gradients_of_inputs_need_no_scale() -> None:
     engine.destroy()
 
 
+def test_gradients_of_inputs_do_without_a_parameter_that_is_frozen_for_a_while() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    engine = engine_of(model, config(fp16=FP16))
+    x = torch.randn(2, 8, dtype=torch.float16, requires_grad=True)
+    (expected,) = torch.autograd.grad(engine(x).float().sum(), x)
+    model[0].weight.requires_grad_(False)
+    (gradient,) = torch.autograd.grad(engine(x).float().sum(), x)
+    torch.testing.assert_close(gradient, expected)
+    model[0].weight.requires_grad_(True)
+    engine.backward(engine(x.detach()).float().square().mean())
+    engine.step()
+    assert engine.global_steps == 1
+    engine.destroy()
+
+
 def test_another_engines_backward_may_pass_through_and_is_dropped() -> None:
     """As a generator's loss passes through its discriminator."""
     first, second = (torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)) for _ in range(2))

@@ -1,0 +1,166 @@
+"""Backwards of a model's units: each unit is gathered when its first gradient comes, and sends its gradients at its end."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..owners import owner_of
+from ..watched_loop import WatchedLoop
+from .unit_states import Call, State
+from .writes import refuse
+
+
+def _accumulates(parameter: torch.Tensor) -> bool:
+    """Whether the backward in progress adds to a parameter's gradient. Those of torch.autograd.grad add to none."""
+    if not parameter.requires_grad:  # for now, as under PEFT's disable_adapter()
+        return False
+    with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():  # it may be empty
+        view: Any = parameter.view_as(parameter)
+    try:
+        return bool(torch._C._will_engine_execute_node(view.grad_fn.next_functions[0][0]))
+    except RuntimeError:  # torch.autograd.grad returns this one's gradient
+        return False
+
+
+def _refuse_graphs() -> None:
+    if torch.is_grad_enabled():  # in a backward only with create_graph
+        raise ValueError(
+            "create_graph=True: the weights are gone when a backward through this backward needs them, so gradients of "
+            "gradients (a gradient penalty) are not possible"
+        )
+
+
+class Backwards:
+    """The units that are open in a backward. ``recover``: called when one begins, cleans up after one that has failed."""
+
+    def __init__(self, loop: WatchedLoop, states: Sequence[State], recover: Callable[[], None]) -> None:
+        self._loop, self._recover = loop, recover
+        self.is_running = False
+        self.by_layers = False  # a step goes layer by layer: its backwards are those of one micro-batch
+        self._open: list[Call] = []  # calls whose backward has begun, in order
+        self._lent: list[Call] = []  # those of them that no output has opened
+        self._states_of: dict[torch.Tensor, list[State]] = {}  # by parameter that trains
+        for state in states:
+            for parameter in state.parameters:
+                if parameter.requires_grad:
+                    self._states_of.setdefault(parameter, []).append(state)
+        with torch._C.DisableTorchFunctionSubclass():
+            self._handles = [
+                parameter.register_hook(functools.partial(self._before_gradient, parameter, of))  # type: ignore[no-untyped-call]
+                for parameter, of in self._states_of.items()
+            ]
+
+    def remove(self) -> None:
+        """Takes the hooks off the parameters. A second call does nothing."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def begin_call(self, call: Call, gradient: torch.Tensor) -> None:
+        """The hook on outputs of a call: gathers its unit, at the first of them."""
+        if call.is_open:
+            return
+        state = call.state
+        _refuse_graphs()
+        if call.weights_version != self._loop.weights_version:
+            raise RuntimeError(f"the weights of {state.name} have changed since its forward: backward comes before step()")
+        self.begin()
+        self._open_call(call)
+
+    def close(self, call: Call) -> None:
+        """Ends the backward of a call: nothing of the graph needs the unit's weights for it any more."""
+        if not call.is_open:
+            return
+        call.is_open = False
+        self._open.remove(call)
+        self.close_state(call.state)
+
+    def open_state(self, state: State) -> None:
+        """Gathers a unit, and gives it memory for its gradients."""
+        if state.open_calls == 0:
+            self._loop.enter(state.index, True)
+            state.writes_before = state.writes.count()
+            self._loop.begin_gradients(state.index)
+        state.open_calls += 1
+
+    def close_state(self, state: State) -> None:
+        """Ends one :meth:`open_state`. The last one sends the gradients."""
+        state.open_calls -= 1
+        if state.open_calls == 0:
+            lost = state.writes.lost(state.writes_before, "backward")
+            self._loop.send_gradients(state.index)
+            self._loop.leave(state.index)
+            refuse(lost)
+
+    def abandon(self) -> None:
+        """Forgets the backward in progress. The caller drops the gradients, and leaves the units."""
+        for call in self._open:
+            call.is_open = False
+        self._open.clear()
+        self._lent.clear()
+        self.is_running = self.by_layers = False
+
+    def _open_call(self, call: Call) -> None:
+        self.open_state(call.state)
+        call.is_open = True
+        self._open.append(call)
+
+    def _before_gradient(self, parameter: torch.Tensor, states: Sequence[State], gradient: torch.Tensor) -> None:
+        """A gradient comes to a parameter. A unit that is here, and open by no output, is open to the end of the backward.
+
+        So a backward inside the unit's own forward keeps its gradients, and one through a weight that GatheredParameters shows.
+        Raises RuntimeError where the unit is not here: its weights have been missing in the backward so far.
+        """
+        for state in states:
+            if state.open_calls > 0:
+                return
+        if not _accumulates(parameter):
+            return
+        with torch._C.DisableTorchFunctionSubclass():
+            is_here = parameter.numel() > 0
+        if not is_here:
+            owner = owner_of(parameter)
+            raise RuntimeError(
+                f"parameter {owner.name if owner else ''} has a gradient from outside its unit's backward, where the weights of unit "
+                f"{states[0].name} are not here: a tensor has left the unit other than as an output, by an attribute, a hook or an "
+                "object outside. Return it from the unit's forward, and give it to the module that uses it"
+            )
+        _refuse_graphs()
+        self.begin()
+        here = next((state for state in states if state.entered or state.is_borrowed), states[0])
+        call = Call(here, self._loop.weights_version)
+        self._open_call(call)
+        self._lent.append(call)
+
+    def begin(self) -> None:
+        """The first gradient of an output of the model, or of a unit, is there. A second call in a backward does nothing."""
+        self._recover()
+        if self.is_running:
+            return
+        self.is_running = True
+        if not self._loop.is_scaled and self._loop.loss_scale != 1 and any(map(_accumulates, self._states_of)):
+            self._loop.has_unscaled_gradients = True
+        torch.autograd.Variable._execution_engine.queue_callback(self._end)
+        self._loop.begin_backward()
+
+    def _end(self) -> None:
+        for call in reversed(list(self._open)):
+            self.close(call)
+        for call in self._lent:
+            self._forget_gradients(call.state)
+        self._lent.clear()
+        self.is_running = False
+        if not self.by_layers:
+            self._loop.end_micro_batch()
+
+    def _forget_gradients(self, state: State) -> None:
+        """A unit that stays entered would show gradients in memory that is no longer theirs."""
+        for parameter in state.parameters:
+            is_here = type(parameter) is nn.Parameter
+            if is_here and not any(other.open_calls for other in self._states_of.get(parameter, ())):
+                parameter.grad = None

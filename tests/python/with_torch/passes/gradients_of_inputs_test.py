@@ -1,0 +1,145 @@
+"""Gradients of a unit's inputs: those that it does not use have none, as in plain PyTorch."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from small_models import config, engine_of
+from torch import nn
+
+import sluice
+
+SGD = {"type": "SGD", "params": {"lr": 0.1}}
+
+
+def data(number: int = 0) -> torch.Tensor:
+    return torch.randn(4, 8, generator=torch.Generator().manual_seed(number))
+
+
+class TakesTwo(nn.Module):
+    """A unit that uses its second input only when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, bias: torch.Tensor, uses_bias: bool = False) -> torch.Tensor:
+        return self.inner(x) + bias if uses_bias else self.inner(x)
+
+
+class WithDistance(nn.Module):
+    """Its block does not use a distance of 0, whose root has an infinite derivative: 0 times that is NaN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.side = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.blocks = nn.ModuleList([TakesTwo()])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        side = self.side(x)
+        distance = (side - side.detach()).square().sum(-1, keepdim=True).sqrt()
+        return self.blocks[0](self.first(x), distance)
+
+
+def test_what_made_an_unused_input_gets_no_gradient() -> None:
+    model = WithDistance()
+    plain = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    engine = engine_of(model, config(optimizer=SGD))
+    for number in range(3):
+        expected = plain(data(number)).square().mean()
+        expected.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        loss = engine(data(number)).square().mean()
+        engine.backward(loss)
+        engine.step()
+        torch.testing.assert_close(loss, expected)
+    assert engine.skipped_steps == 0
+    for name, value in engine.module_state_dict().items():
+        torch.testing.assert_close(value, plain.state_dict()[name])
+    engine.destroy()
+
+
+def test_an_unused_leaf_has_no_gradient() -> None:
+    model = nn.ModuleList([TakesTwo()])
+    optimizer = sluice.offload(model, config())
+    x, bias = data(0).requires_grad_(), data(1).requires_grad_()
+    model[0](x, bias).sum().backward()
+    assert x.grad is not None
+    assert bias.grad is None
+    model[0](x, bias, uses_bias=True).sum().backward()
+    torch.testing.assert_close(bias.grad, torch.ones(4, 8))
+    assert torch.autograd.grad(model[0](x, bias).sum(), bias, allow_unused=True) == (None,)
+    optimizer.close()
+
+
+class GivesNone(torch.autograd.Function):
+    """Its input has no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> None:  # type: ignore[override]
+        return None
+
+
+class View(nn.Module):
+    """A unit that returns a view of its input, and a product with its weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x[:, :4], x * self.weight
+
+
+def test_a_gradient_of_none_of_a_view_stays_none() -> None:
+    model = nn.ModuleList([View()])
+    optimizer = sluice.offload(model, config())
+    x = data().requires_grad_()
+    view, _ = model[0](x.square())
+    GivesNone.apply(view).sum().backward()
+    assert x.grad is None
+    optimizer.close()
+
+
+class Split(nn.Module):
+    """The first of two layers: the second uses only one of what this one gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.inner(x)
+        return y, (y - y.detach()).square().sum(-1, keepdim=True).sqrt()
+
+
+class Join(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = TakesTwo()
+
+    def forward(self, pair: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return self.inner(*pair)
+
+
+def test_an_unused_input_of_a_layer_has_no_gradient() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(Split(), Join())
+    plain = copy.deepcopy(model)
+    plain(data()).square().mean().backward()
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    optimizer.step()
+    engine = engine_of(model, config(optimizer=SGD))
+    engine.train_batch(iter([(data(), None)]), lambda output, _: output.square().mean(), by_layer=True)
+    for name, value in engine.module_state_dict().items():
+        torch.testing.assert_close(value, plain.state_dict()[name])
+    engine.destroy()
