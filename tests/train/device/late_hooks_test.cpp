@@ -29,7 +29,6 @@ constexpr int kSteps = 3;
 // Too little host memory for the upper halves of a split master.
 constexpr const char* kShortOfHalves = "276KiB";
 
-
 Course run_on(const LoopSetup& setup, RunDevice device) {
   OnDevice run(setup, std::move(device));
   Course course = run.model.take_steps(0, kSteps);

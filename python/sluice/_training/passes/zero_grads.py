@@ -1,4 +1,4 @@
-"""Gradients of a model while they are an engine's: ``zero_grad()`` of PyTorch sees none of them."""
+"""``zero_grad()`` of a model and its modules while their gradients are an engine's: PyTorch's sees none of them."""
 
 from __future__ import annotations
 
