@@ -95,7 +95,7 @@ def find_units(model: nn.Module, choice: Choice = None) -> list[Unit]:
     no unit.
 
     Raises ValueError when the model has no parameter, one without a shape or a unit without hooks, or ``choice`` names
-    nothing; TypeError for a ``choice`` of another type.
+    nothing or a module without a forward; TypeError for a ``choice`` of another type.
     """
     for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
         if is_lazy(tensor):
@@ -127,6 +127,12 @@ def find_units(model: nn.Module, choice: Choice = None) -> list[Unit]:
     for name, module in [(type(model).__name__, model), *((unit.name, unit.module) for unit in units)]:
         if isinstance(module, torch.jit.ScriptModule):
             raise ValueError(f"{name} is a torch.jit.ScriptModule, which takes no hooks: pass the module that it was made from")
+    for unit in units:
+        if unit.module in chosen and _is_never_called(unit):
+            raise ValueError(
+                f"unit {unit.name} is a {type(unit.module).__name__}, which has no forward and is never called, so nothing would gather "
+                "the parameters of the modules in it: choose these modules as units, or the module around it"
+            )
     return _each_module_once(units)
 
 
@@ -137,6 +143,15 @@ def _parameters_in(module: nn.Module, apart: set[nn.Module], prefix: str = "") -
     for key, child in module.named_children():
         if child not in apart:
             yield from _parameters_in(child, apart, _joined(prefix, key))
+
+
+def _is_never_called(unit: Unit) -> bool:
+    """Whether a unit has parameters of other modules, and no forward of its own: a ModuleList or a ModuleDict."""
+    module = unit.module
+    if type(module).forward is not nn.Module.forward or "forward" in vars(module):
+        return False
+    own = {id(parameter) for parameter in module._parameters.values()}
+    return any(id(parameter) not in own for _, parameter in unit.params)
 
 
 def _joined(name: str, key: str) -> str:

@@ -267,6 +267,10 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         "Rprop has no formula",
     ),
     "units that no module is": ({"model": make(), "config": config(), "units": ["LlamaDecoderLayer"]}, "LlamaDecoderLayer"),
+    "a unit that is never called": (
+        {"model": make(), "config": config(), "units": ["blocks"]},
+        "unit blocks is a ModuleList, which has no forward and is never called.* choose these modules",
+    ),
 }
 
 

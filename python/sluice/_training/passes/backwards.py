@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
 
 from ..owners import owner_of
 from ..watched_loop import WatchedLoop
@@ -160,7 +159,7 @@ class Backwards:
 
     def _forget_gradients(self, state: State) -> None:
         """A unit that stays entered would show gradients in memory that is no longer theirs."""
-        for parameter in state.parameters:
-            is_here = type(parameter) is nn.Parameter
-            if is_here and not any(other.open_calls for other in self._states_of.get(parameter, ())):
-                parameter.grad = None
+        with torch._C.DisableTorchFunctionSubclass():
+            for parameter in state.parameters:
+                if parameter.numel() > 0 and not any(other.open_calls for other in self._states_of.get(parameter, ())):
+                    parameter.grad = None

@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from .input_hooks import give_hooks
+
 _DEPTH = 6  # of containers that are searched for tensors
 _CHANGEABLE = (list, dict, collections.deque)  # a unit may put tensors into its caller's
 _WITHOUT_TENSORS = (nn.Module, str, bytes, int, float, bool, type(None), torch.dtype, torch.device)
@@ -177,7 +179,12 @@ class Inputs:
         pairs, self._pairs = self._pairs, {}
         known, self._known = self._known, {}
         bases, self._bases = self._bases, {}
-        made = [self._take_over(tensor, stand_in) for tensor, stand_in in pairs.values() if self._is_changed(stand_in)]
+        made = []
+        for tensor, stand_in in pairs.values():
+            if self._is_changed(stand_in):
+                made.append(self._take_over(tensor, stand_in))
+            elif stand_in._backward_hooks or stand_in.retains_grad:
+                give_hooks(stand_in, tensor)
 
         def callers(tensor: torch.Tensor) -> torch.Tensor:
             if id(tensor) in pairs:

@@ -1,8 +1,11 @@
-"""Gradients of a unit's inputs: those that it does not use have none, as in plain PyTorch."""
+"""Gradients of a unit's inputs, and hooks on them, as in plain PyTorch: an input that it does not use has none."""
 
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,6 +13,7 @@ from small_models import config, engine_of
 from torch import nn
 
 import sluice
+from sluice.utils import safe_get_full_grad
 
 SGD = {"type": "SGD", "params": {"lr": 0.1}}
 
@@ -143,3 +147,111 @@ def test_an_unused_input_of_a_layer_has_no_gradient() -> None:
     for name, value in engine.module_state_dict().items():
         torch.testing.assert_close(value, plain.state_dict()[name])
     engine.destroy()
+
+
+class Hooking(nn.Module):
+    """Registers with its input what ``register`` does."""
+
+    def __init__(self, register: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.inner, self.register, self.seen = nn.Linear(8, 8), register, []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.requires_grad:
+            self.seen.append((x, self.register(x)))
+        return self.inner(x)
+
+
+class Residual(nn.Module):
+    """The caller of its blocks uses their inputs too."""
+
+    def __init__(self, register: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(8, 8)
+        self.blocks = nn.ModuleList([Hooking(register), nn.Sequential(Hooking(register), nn.Tanh())])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x)
+        for block in self.blocks:
+            h = h + block(h)
+        return h
+
+
+def both(register: Callable[[torch.Tensor], Any]) -> tuple[nn.Module, nn.Module]:
+    """Under an engine, and plain."""
+    return Residual(register), Residual(register)
+
+
+def seen_in(model: nn.Module) -> list[tuple[torch.Tensor, Any]]:
+    return model.blocks[0].seen + model.blocks[1][0].seen
+
+
+def assert_close_gradients(model: nn.Module, plain: nn.Module) -> None:
+    for mine, theirs in zip(model.parameters(), plain.parameters()):
+        torch.testing.assert_close(safe_get_full_grad(mine), theirs.grad)
+
+
+def test_a_hook_of_a_unit_on_its_input_changes_the_whole_gradient() -> None:
+    model, plain = both(lambda x: (x.register_hook(lambda g: g * 0.1), x.register_hook(lambda g: g + 1)))
+    optimizer = sluice.offload(model, config())
+    for each in (model, plain):
+        each(data()).square().mean().backward()
+    assert_close_gradients(model, plain)
+    optimizer.close()
+
+
+def test_such_a_hook_can_be_removed() -> None:
+    model, plain = both(lambda x: x.register_hook(lambda g: g * 0.1))
+    optimizer = sluice.offload(model, config())
+    for each in (model, plain):
+        loss = each(data()).square().mean()
+        seen_in(each)[0][1].remove()
+        loss.backward()
+    assert_close_gradients(model, plain)
+    optimizer.close()
+
+
+def test_a_retained_gradient_of_an_input_is_the_whole_one() -> None:
+    model, plain = both(lambda x: x.retain_grad())
+    optimizer = sluice.offload(model, config())
+    for each in (model, plain):
+        loss = each(data()).square().mean()
+        loss.backward(retain_graph=True)
+        loss.backward(retain_graph=True)  # adds to it
+        seen_in(each)[1][0].grad = None
+        loss.backward()
+    for (mine, _), (theirs, _) in zip(seen_in(model), seen_in(plain)):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+    assert_close_gradients(model, plain)
+    optimizer.close()
+
+
+def test_a_forward_hook_that_is_there_before_sees_the_whole_gradient() -> None:
+    model, plain = both(lambda x: None)
+    kept: list[torch.Tensor] = []
+
+    def retain(module: nn.Module, args: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        args[0].retain_grad()
+        kept.append(args[0])
+
+    for each in (model, plain):
+        each.blocks[0].register_forward_hook(retain)
+    optimizer = sluice.offload(model, config())
+    for each in (model, plain):
+        each(data()).square().mean().backward()
+    torch.testing.assert_close(kept[0].grad, kept[1].grad)
+    optimizer.close()
+
+
+def test_hooks_on_inputs_keep_no_graph_alive() -> None:
+    model, _ = both(lambda x: (x.retain_grad(), x.register_hook(lambda g: None)))
+    optimizer = sluice.offload(model, config())
+    output = model(data())  # no backward follows
+    kept = [weakref.ref(x) for x, _ in seen_in(model)]
+    for block in (model.blocks[0], model.blocks[1][0]):
+        block.seen.clear()
+    del output
+    gc.collect()
+    assert [ref() for ref in kept] == [None, None]
+    optimizer.close()
