@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Union
@@ -12,6 +13,8 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from .._arguments import names_or_classes
+
+log = logging.getLogger("sluice")
 
 Choice = Union[None, Iterable[Union[str, type]], Callable[[str, nn.Module], bool]]
 """Which modules are units: names of classes or of modules, classes, or a function of name and module; None: found."""
@@ -95,7 +98,7 @@ def find_units(model: nn.Module, choice: Choice = None) -> list[Unit]:
     no unit.
 
     Raises ValueError when the model has no parameter, one without a shape or a unit without hooks, or ``choice`` names
-    nothing or a module without a forward; TypeError for a ``choice`` of another type.
+    nothing; TypeError for a ``choice`` of another type. A warning names a chosen module that has others in it and no forward.
     """
     for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
         if is_lazy(tensor):
@@ -129,10 +132,10 @@ def find_units(model: nn.Module, choice: Choice = None) -> list[Unit]:
             raise ValueError(f"{name} is a torch.jit.ScriptModule, which takes no hooks: pass the module that it was made from")
     for unit in units:
         if unit.module in chosen and _is_never_called(unit):
-            raise ValueError(
-                f"unit {unit.name} is a {type(unit.module).__name__}, which has no forward and is never called, so nothing would gather "
-                "the parameters of the modules in it: choose these modules as units, or the module around it"
-            )
+            log.warning(
+                "unit %s is a %s, which has no forward, so nothing tells when the modules in it compute: choose these modules as units, "
+                "or the module around it", unit.name, type(unit.module).__name__,
+            )  # fmt: skip
     return _each_module_once(units)
 
 

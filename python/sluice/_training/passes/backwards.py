@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,6 +35,13 @@ def _refuse_graphs() -> None:
         )
 
 
+def _before_gradient(backwards: weakref.ref[Backwards], number: int, gradient: torch.Tensor) -> None:
+    """The hook on a parameter. It holds nothing: Python collects no cycle by way of a tensor that the loop has too."""
+    found = backwards()
+    if found is not None:
+        found.before_gradient(number)
+
+
 class Backwards:
     """The units that are open in a backward. ``recover``: called when one begins, cleans up after one that has failed."""
 
@@ -48,10 +56,11 @@ class Backwards:
             for parameter in state.parameters:
                 if parameter.requires_grad:
                     self._states_of.setdefault(parameter, []).append(state)
+        self._trained = list(self._states_of.items())
         with torch._C.DisableTorchFunctionSubclass():
             self._handles = [
-                parameter.register_hook(functools.partial(self._before_gradient, parameter, of))  # type: ignore[no-untyped-call]
-                for parameter, of in self._states_of.items()
+                parameter.register_hook(functools.partial(_before_gradient, weakref.ref(self), number))  # type: ignore[no-untyped-call]
+                for number, (parameter, _) in enumerate(self._trained)
             ]
 
     def remove(self) -> None:
@@ -109,12 +118,13 @@ class Backwards:
         call.is_open = True
         self._open.append(call)
 
-    def _before_gradient(self, parameter: torch.Tensor, states: Sequence[State], gradient: torch.Tensor) -> None:
-        """A gradient comes to a parameter. A unit that is here, and open by no output, is open to the end of the backward.
+    def before_gradient(self, number: int) -> None:
+        """A gradient comes to the parameter of this number. A unit that is here, and open by no output, is open to the end of the backward.
 
         So a backward inside the unit's own forward keeps its gradients, and one through a weight that GatheredParameters shows.
         Raises RuntimeError where the unit is not here: its weights have been missing in the backward so far.
         """
+        parameter, states = self._trained[number]
         for state in states:
             if state.open_calls > 0:
                 return
