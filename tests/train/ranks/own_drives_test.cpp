@@ -17,6 +17,10 @@
 #include "saved/find_source.hpp"
 #include "saved/rank_places.hpp"
 #include "saved/swap_commit.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/base/host_name.hpp"
+#include "sluice/base/rank_failure.hpp"
+#include "sluice/offload/checkpoint_folder.hpp"
 #include "sluice/plan/make_plan.hpp"
 #include "temp_dir.hpp"
 #include "thread_ranks.hpp"
@@ -26,6 +30,10 @@ namespace sluice::train {
 namespace {
 
 namespace fs = std::filesystem;
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
 
 constexpr int kRanks = 2;
 constexpr std::uint64_t kSeed = 5;
@@ -96,6 +104,32 @@ class OwnDrives : public testing::TestWithParam<Durability> {
     return all;
   }
 
+  // Of ranks whose states are in memory.
+  config::TrainConfig with_checkpoints(int rank, const std::string& directory) const {
+    config::TrainConfig config = config_of(rank);
+    config.zero.offload_optimizer = test::small_config().zero.offload_optimizer;
+    config.sluice.checkpoints.directory = directory;
+    return config;
+  }
+  // What each rank says of its checkpoint directory at the start; empty: nothing.
+  std::vector<std::string> said_of(const std::vector<std::string>& directories) const {
+    std::vector<std::string> said(kRanks);
+    on_ranks([&](int rank, zero::Ranks links) {
+      const auto index = static_cast<std::size_t>(rank);
+      offload::HeldDirectories held;
+      try {
+        (void)find_source(with_checkpoints(rank, directories[index]), plan::Placement::configured,
+                          Resume::no, held, *links.control);
+      } catch (const InvalidArgument& error) {
+        said[index] = error.what();
+      } catch (const RankFailure& error) {
+        said[index] = "failure: " + std::string(error.what());
+        EXPECT_EQ(error.kind(), FailureKind::usage);
+      }
+    });
+    return said;
+  }
+
   // Commits a step on all ranks, and ends in order. Returns each rank's weights.
   std::vector<std::string> commit() const {
     offload::HeldDirectories held[kRanks];
@@ -143,6 +177,51 @@ TEST_P(OwnDrives, AsManyRanksGoOnEachFromItsOwnPart) {
   EXPECT_FALSE(fs::exists(folder(0, 1)));
 }
 
+class OwnCheckpoints : public OwnDrives {};
+
+TEST_P(OwnCheckpoints, AreFoundAtTheStartWithRankHostAndDirectory) {
+  const std::string mine = drive_of(0);
+  const std::string other = drive_of(1);
+  EXPECT_THAT(said_of({mine, mine}), Each(""));
+  for (const std::string& place : {other, other + "/absent"}) {
+    const std::vector<std::string> said = said_of({mine, place});
+    const std::string how =
+        place == other ? " is not that of rank 0 on host " : ", and is there for rank 0 on host ";
+    EXPECT_THAT(said[1], AllOf(HasSubstr(place), HasSubstr("rank 1 on host " + host_name() + how),
+                               HasSubstr("all ranks need one directory")));
+    EXPECT_EQ(said[0], "failure: " + mine + ": rank 1: " + said[1]);
+  }
+  EXPECT_TRUE(fs::is_empty(mine));
+  EXPECT_TRUE(fs::is_empty(other));
+}
+
+// As where a directory of the script's own choice is saved to, or a server's mount goes in mid-run.
+TEST_P(OwnCheckpoints, FailWithRankHostAndDirectoryAndLeaveNoDraft) {
+  const std::vector<std::string> directories{drive_of(0), drive_of(1)};
+  // A draft of rank 0 that an earlier run has left.
+  fs::create_directory(offload::checkpoint_draft_path(drive_of(1), kStep));
+  on_ranks([&](int rank, zero::Ranks links) {
+    const auto index = static_cast<std::size_t>(rank);
+    const plan::Plan plan = plan_of(with_checkpoints(rank, directories[index]));
+    RunResources resources = make_resources(plan, SwapMode::create, std::move(links));
+    initialise_states(resources, kSeed, std::nullopt);
+    Progress progress;
+    begin_progress(progress, *resources.communicator);
+    progress.step = progress.order = kStep;
+    CheckpointWriter writer(resources);
+    try {
+      write_checkpoint(writer, progress, {.seed = kSeed, .settings = {}}, directories[index]);
+      ADD_FAILURE() << "rank " << rank << " has written a checkpoint of its own";
+    } catch (const std::exception& error) {
+      EXPECT_EQ(failure_kind(std::current_exception()), FailureKind::storage);
+      EXPECT_THAT(error.what(), HasSubstr(drive_of(1) + " of rank 1 on host " + host_name() +
+                                          " is not that of rank 0"));
+    }
+  });
+  EXPECT_TRUE(fs::is_empty(drive_of(0)));
+}
+
+INSTANTIATE_TEST_SUITE_P(One, OwnCheckpoints, testing::Values(Durability::process));
 INSTANTIATE_TEST_SUITE_P(Kept, OwnDrives,
                          testing::Values(Durability::none, Durability::process, Durability::power),
                          [](const auto& each) { return std::string(name_of(each.param)); });

@@ -63,5 +63,20 @@ TEST_F(RankHosts, ACommittedRunGoesOnFromTheDrivesOfItsHosts) {
   EXPECT_FALSE(fs::exists(run_.file("run.nvme.0/rank1-of-2")));
 }
 
+// Not after the last step, when all work would be lost.
+TEST_F(RankHosts, CheckpointDirectoriesOfTheirOwnAreFoundBeforeTheFirstStep) {
+  const RanksCase of{.ranks = 2, .stage = 3, .offload = "cpu", .exported = true};
+  const std::vector<std::string> wrapper = give_each_rank_its_own("run.checkpoints");
+  const ProgramResult result =
+      run_program(RanksRun::line(2, run_.arguments(of, "run", 2), wrapper));
+  EXPECT_EQ(result.exit_code, 2) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("the directory of checkpoints " + run_.file("run.checkpoints") +
+                                    " of rank 1 on host "));
+  EXPECT_THAT(result.err, HasSubstr(" is not that of rank 0 on host "));
+  EXPECT_THAT(run_.values("run", "loss"), ::testing::IsEmpty());
+  for (const char* rank : {".0", ".1"})
+    EXPECT_TRUE(fs::is_empty(run_.file(std::string("run.checkpoints") + rank)));
+}
+
 }  // namespace
 }  // namespace sluice::test

@@ -23,6 +23,7 @@ enum class Resume { no, yes };
 // absent, and removes drafts in it. Each of several ranks also makes and locks its folder of the
 // swap directory (`config` names the directories of all, with_rank_folders() comes after), and ends
 // there what a killed run left of a commit: its part is then of the step that all ranks committed.
+// All ranks must see one checkpoint directory: one that does not throws InvalidArgument.
 // Resume::no and a state that exists: throws StorageError with both ways out. Resume::yes and no
 // state: logs that the run starts over. Throws StorageError naming the process that holds a lock
 // longer than `wait`; when one rank throws, all do.
