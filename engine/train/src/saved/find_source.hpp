@@ -13,9 +13,6 @@
 
 namespace sluice::train {
 
-// Whether a committed state that is found is continued from, or is an error.
-enum class Resume { no, yes };
-
 // Locks the directories where the configuration would keep a committed state, the optimizer's swap
 // directory and the checkpoint directory, then looks for one: the newest state of the line that the
 // swap directory holds, or else of the line whose checkpoint was saved last. So what is read stays

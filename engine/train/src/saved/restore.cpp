@@ -76,7 +76,7 @@ void restore_states(RunResources& resources, const RunSource& source, bool* begu
     if (source.older.empty()) throw;
     const std::string way = source.in_swap_directory
                                 ? "clear it (sluice nvme clean " + source.directory +
-                                      " --committed)"
+                                      " --committed, which loses its state)"
                                 : "move " + source.directory + " away";
     throw StorageError(source.directory, "cannot be continued from (" + std::string(error.what()) +
                                              "); the newest other checkpoint is " + source.older +
