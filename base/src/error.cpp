@@ -1,6 +1,7 @@
 #include "sluice/base/error.hpp"
 
 #include <sys/resource.h>
+#include <sys/statvfs.h>
 
 #include <cerrno>
 #include <csignal>
@@ -40,9 +41,22 @@ std::string open_files_advice() {
   return "this process may open" + most + ": raise the limit (ulimit -n)";
 }
 
+// The way out of ENOSPC where the file system counts files and can hold no more; empty where it has
+// room for files.
+std::string free_files_advice(const std::string& path) {
+  struct statvfs info {};
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  if (::statvfs(path.c_str(), &info) != 0 && ::statvfs(folder.c_str(), &info) != 0) return "";
+  if (info.f_files == 0 || info.f_favail > 0) return "";  // without a count: btrfs, some servers
+  return "its file system has no free inodes, and so no room for another file: remove files there, "
+         "or choose another directory";
+}
+
 // The way out of errors whose texts do not say it; empty for the others.
-std::string advice_of(int error_number) {
+std::string advice_of(int error_number, const std::string& path) {
   switch (error_number) {
+    case ENOSPC:
+      return free_files_advice(path);
     case EFBIG:
       return size_advice();
     case EMFILE:
@@ -66,7 +80,7 @@ std::string io_message(int error_number, const std::string& operation, const std
     message +=
         " of " + std::to_string(size_bytes) + " bytes at offset " + std::to_string(offset_bytes);
   }
-  const std::string known = advice_of(error_number);
+  const std::string known = advice_of(error_number, path);
   const std::string all_advice = advice + (advice.empty() || known.empty() ? "" : "; ") + known;
   if (!all_advice.empty()) message += " (" + all_advice + ")";
   return message;

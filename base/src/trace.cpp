@@ -14,6 +14,7 @@
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/base/threads.hpp"
+#include "sluice/base/written.hpp"
 
 namespace sluice {
 
@@ -166,6 +167,13 @@ Trace::~Trace() {
     changed_.notify_one();
   }
   writer_.join();
+  if (!ended_) {
+    try {
+      check_written(fd_.get(), path_);
+    } catch (const IoError& error) {
+      log(LogLevel::warn, "the trace may lack what was written last: " + std::string(error.what()));
+    }
+  }
   MutexLock lock(mutex_);
   if (dropped_ > 0) {
     log(LogLevel::warn, "the trace " + path_ + " lacks " + std::to_string(dropped_) +

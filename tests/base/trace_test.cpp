@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -15,6 +17,7 @@
 #include <vector>
 
 #include "captured_log.hpp"
+#include "in_child.hpp"
 #include "sluice/base/error.hpp"
 #include "temp_dir.hpp"
 #include "trace_events.hpp"
@@ -236,6 +239,25 @@ TEST(Trace, EndsWithOneWarningAndWholeWhereTheDiskIsFull) {
     EXPECT_EQ(message.level, LogLevel::warn);
   }
   EXPECT_EQ(cut, 1);
+}
+
+// NFS, CIFS and FUSE tell at a close that a write is lost.
+TEST(Trace, SaysAtItsEndWhatTheDriveDidNotTake) {
+  const TempDir dir;
+  const std::string path = dir.file("trace.json");
+  const std::string said = test::run_in_child([&] {
+    const CapturedLog log;
+    {
+      Trace trace(path, Trace::Old::replace);
+      const auto now = TraceClock::now();
+      TraceRow(&trace, "compute").add("work", "unit", now, now);
+      test::deny(__NR_close, EDQUOT);
+    }
+    return log.messages().empty() ? "nothing" : log.messages().front().text;
+  });
+  EXPECT_NE(said.find("the trace may lack what was written last"), std::string::npos) << said;
+  EXPECT_NE(said.find(path), std::string::npos) << said;
+  EXPECT_NE(said.find("Disk quota exceeded"), std::string::npos) << said;
 }
 
 // As on a disk that fills up later.

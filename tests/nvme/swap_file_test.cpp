@@ -6,6 +6,7 @@
 
 #include <filesystem>
 
+#include "in_child.hpp"
 #include "nvme_test_support.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
@@ -195,6 +196,28 @@ TEST_F(SwapFileTest, AFullDiskIsFoundByAllocateWithNeededAndFreeBytes) {
   EXPECT_EQ(error_number_of(too_much), ENOSPC);
   EXPECT_EQ(file.size_bytes(), 512 * kKiB);
   EXPECT_EQ(free_disk_bytes(tmpfs.file("f")), 512 * kKiB);
+}
+
+// A quota of a server, say.
+TEST_F(SwapFileTest, NoSpaceWhereBytesAreFreeIsNotSaidToBeTooFewBytes) {
+  const std::string said = sluice::test::run_in_child([&]() -> std::string {
+    SwapFile file(dir_.file("f"), OpenMode::create, DirectIo::automatic);
+    sluice::test::deny(__NR_fallocate, ENOSPC);
+    file.allocate(8 * kKiB);
+    return "no error";
+  });
+  EXPECT_THAT(said, AllOf(HasSubstr("which is enough: a quota"), Not(HasSubstr("free some"))));
+}
+
+// As many files as the file system can hold: it has bytes, and no inode.
+TEST_F(SwapFileTest, AFileSystemWithoutInodesIsNamed) {
+  const ScopedMount tmpfs(dir_.path(), "tmpfs", "size=1m,nr_inodes=2");
+  if (!tmpfs.why_not().empty()) GTEST_SKIP() << tmpfs.why_not();
+  const SwapFile first(tmpfs.file("f"), OpenMode::create, DirectIo::automatic);
+  EXPECT_THAT(message_of<IoError>([&] {
+                const SwapFile second(tmpfs.file("g"), OpenMode::create, DirectIo::automatic);
+              }),
+              AllOf(HasSubstr(tmpfs.file("g")), HasSubstr("open"), HasSubstr("no free inodes")));
 }
 
 TEST_F(SwapFileTest, AllocateWritesBlocksWhereThereIsNoFallocate) {

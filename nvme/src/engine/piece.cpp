@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "file/space_advice.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 
@@ -38,10 +39,17 @@ std::uint32_t continuation_bytes(const Piece& piece) {
   return std::max(file.offset_alignment(), file.memory_alignment());
 }
 
-std::string free_space_advice(const std::string& path) {
+// `needed_bytes`: of the transfer that found no space.
+std::string free_space_advice(const std::string& path, std::uint64_t needed_bytes) {
+  constexpr std::uint64_t kMuch = 64 * kMiB;
   std::string advice = "the file system is full";
   try {
-    advice += ", " + format_bytes(free_disk_bytes(path)) + " are free";
+    const std::uint64_t free_bytes = free_disk_bytes(path);
+    const bool is_known = free_bytes != kUnknownFreeBytes;
+    if (is_known && free_bytes > std::max(16 * needed_bytes, kMuch))
+      return "the system reports no space although " + format_bytes(free_bytes) +
+             " are free: " + kSpaceBesideBytes;
+    advice += ", " + format_bytes(free_bytes) + " are free";
   } catch (const IoError&) {
     advice += ", how much is free cannot be told";
   }
@@ -55,7 +63,9 @@ std::string free_space_advice(const std::string& path) {
 }
 
 [[noreturn]] void fail_with_errno(const Piece& piece, int error_number) {
-  if (error_number == ENOSPC) fail(piece, ENOSPC, free_space_advice(piece.transfer->file->path()));
+  const Transfer& transfer = *piece.transfer;
+  if (error_number == ENOSPC)
+    fail(piece, ENOSPC, free_space_advice(transfer.file->path(), transfer.size_bytes));
   fail(piece, error_number,
        "in the block of " + std::to_string(piece.io_bytes) + " bytes at offset " +
            std::to_string(piece.file_offset_bytes));

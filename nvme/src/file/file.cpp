@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "file/space_advice.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 
@@ -179,6 +180,21 @@ std::uint64_t SwapFile::disk_bytes() const {
   return static_cast<std::uint64_t>(info.st_blocks) * kBytesPerStatBlock;
 }
 
+namespace {
+
+std::string free_space_advice(const std::string& path, std::uint64_t size_bytes,
+                              std::uint64_t old_bytes) {
+  const std::uint64_t free_bytes = free_disk_bytes(path);
+  const bool is_enough = free_bytes != kUnknownFreeBytes && size_bytes > old_bytes &&
+                         size_bytes - old_bytes < free_bytes;
+  return "needed " + format_bytes(size_bytes) + ", of which the file had " +
+         format_bytes(old_bytes) + "; free on its file system are " + format_bytes(free_bytes) +
+         (is_enough ? ", which is enough: " + std::string(kSpaceBesideBytes)
+                    : "; free some space or choose another directory");
+}
+
+}  // namespace
+
 void SwapFile::allocate(std::uint64_t size_bytes) {
   const std::uint64_t old_bytes = this->size_bytes();
   if (size_bytes > 0) {
@@ -188,14 +204,8 @@ void SwapFile::allocate(std::uint64_t size_bytes) {
       if (this->size_bytes() > old_bytes) {
         SLUICE_SYSCALL(::ftruncate(fd_.get(), static_cast<off_t>(old_bytes)), path_);
       }
-      const std::string advice = error_number == ENOSPC
-                                     ? "needed " + format_bytes(size_bytes) +
-                                           ", of which the file had " + format_bytes(old_bytes) +
-                                           "; free on its file system are " +
-                                           format_bytes(free_disk_bytes(path_)) +
-                                           "; free some space or choose another directory"
-                                     : "";
-      throw IoError(error_number, "allocation", path_, 0, size_bytes, advice);
+      throw IoError(error_number, "allocation", path_, 0, size_bytes,
+                    error_number == ENOSPC ? free_space_advice(path_, size_bytes, old_bytes) : "");
     }
   }
   SLUICE_SYSCALL(::ftruncate(fd_.get(), static_cast<off_t>(size_bytes)), path_);

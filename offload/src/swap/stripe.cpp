@@ -3,6 +3,7 @@
 #include <json/json.h>
 #include <climits>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -138,6 +139,38 @@ AtFirst state_at(const std::string& first, const Label& label) {
   return manifest && manifest->store_id == label.store_id ? AtFirst::committed : AtFirst::given_up;
 }
 
+// A label that cannot be read is none here: the directory is one of several that are looked at.
+std::optional<Label> label_if_readable(const std::string& directory) {
+  try {
+    return load_label(directory);
+  } catch (const StorageError&) {
+    return std::nullopt;
+  }
+}
+
+// The first of `directories` that has each part of a store now; empty where none has it.
+std::vector<std::string> find_parts(const std::string& store_id, std::size_t parts,
+                                    const std::vector<std::string>& directories) {
+  std::vector<std::string> found(parts);
+  for (const std::string& directory : directories) {
+    const std::optional<Label> label = label_if_readable(directory);
+    if (!label || label->store_id != store_id || label->part >= parts) continue;
+    if (found[label->part].empty()) found[label->part] = directory;
+  }
+  return found;
+}
+
+// `otherwise`: where not all parts are found.
+std::string order_text(const std::vector<std::string>& found, const std::string& otherwise) {
+  const bool all = std::find(found.begin(), found.end(), "") == found.end();
+  return all ? "name the directories in the order " + list_of(found) : otherwise;
+}
+
+// Behind the other ways out.
+std::string loses_text(const std::string& directory) {
+  return "; sluice nvme clean --committed " + directory + " loses the run";
+}
+
 // A first directory whose label names another one that is there as well is a copy of it.
 void check_is_no_copy(const std::string& directory, const Label& label) {
   if (same_directory(directory, label.first()) ||
@@ -189,13 +222,16 @@ void check_part(const Stripe& stripe, std::size_t part) {
                            " say different weights or chunks: one of them was "
                            "changed; copy the right one and set its \"part\"");
   }
-  throw StorageError(directory,
-                     "should have " + wanted + ", but has " +
-                         (label->store_id == stripe.store_id
-                              ? "part " + std::to_string(label->part + 1) +
-                                    ": name the directories in the order in which the run was begun"
-                              : "a part of another run, that in " + label->first() +
-                                    ": name the right directory"));
+  throw StorageError(
+      directory, "should have " + wanted + ", but has " +
+                     (label->store_id == stripe.store_id
+                          ? "part " + std::to_string(label->part + 1) + ": " +
+                                order_text(find_parts(stripe.store_id, stripe.directories.size(),
+                                                      stripe.directories),
+                                           "name the directories in the order in which the run "
+                                           "was begun")
+                          : "a part of another run, that in " + label->first() +
+                                ": name the right directory"));
 }
 
 Stripe checked_stripe(Label label, std::vector<std::string> directories) {
@@ -210,25 +246,32 @@ std::string why_part_is_needed(const std::string& directory, const std::string& 
   if (!label) {
     if (!has_part_files(directory)) return "";
     return "has files of a part of a striped run, and " + label_path(directory) +
-           " is absent, which says of which; give that run up (sluice nvme clean --committed " +
-           directory + "), or choose another directory";
+           " is absent, which says of which: choose another directory" + loses_text(directory);
   }
   if (label->part == 0) return "";
-  const std::string what = "has " + part_text(label->part, label->directories.size()) +
-                           " of the run in " + label->first();
-  for (const std::string& first : {label->first(), new_first}) {
-    const AtFirst state = state_at(first, *label);
+  const std::size_t count = label->directories.size();
+  const std::string what = "has " + part_text(label->part, count) + " of the run ";
+  std::vector<std::string> places{label->first(), new_first};
+  places.insert(places.end(), label->directories.begin(), label->directories.end());
+  const std::vector<std::string> found = find_parts(label->store_id, count, places);
+  for (const std::string& first : {label->first(), new_first, found.front()}) {
+    const AtFirst state = first.empty() ? AtFirst::unknown : state_at(first, *label);
     if (state == AtFirst::given_up) return "";
     if (state == AtFirst::committed)
-      return what + (same_directory(first, label->first()) ? "" : ", now " + first) +
-             ": name that directory first, or remove that run (sluice nvme clean --committed " +
-             first + ")";
+      return what +
+             (same_directory(first, label->first()) ? "in " + first
+                                                    : "that is in " + first + " now") +
+             ": " + order_text(found, "name that directory first") + loses_text(first);
   }
   if (!label->committed) return "";
-  return what +
-         ", which is not there now: mount its drive, or give that run up (sluice nvme clean "
-         "--committed " +
-         directory + ")";
+  const std::string away =
+      same_directory(directory, label->first())
+          ? "that began in this directory: drives are mounted elsewhere than before; name the "
+            "directory with part 1 first"
+          : "in " + label->first() +
+                ", which is not there now: mount its drive, or name the directory with part 1 "
+                "first if it is mounted elsewhere";
+  return what + away + loses_text(directory);
 }
 
 }  // namespace
@@ -314,8 +357,12 @@ void check_is_nobodys_part(const std::string& directory, const std::string& new_
 void check_is_no_part_of_a_run_that_is_there(const std::string& directory) {
   const std::optional<Label> label = load_label(directory);
   if (!label || label->part == 0) return;
-  if (state_at(label->first(), *label) == AtFirst::committed)
-    check_is_nobodys_part(directory, directory);
+  const std::vector<std::string> found =
+      find_parts(label->store_id, label->directories.size(), label->directories);
+  for (const std::string& first : {label->first(), found.front()}) {
+    if (!first.empty() && state_at(first, *label) == AtFirst::committed)
+      check_is_nobodys_part(directory, directory);
+  }
 }
 
 void check_is_no_further_part(const std::string& directory) {

@@ -47,8 +47,8 @@ void write_labels(const Stripe& stripe, LabelState state);
 // Throws StorageError that says why `directory` may not be taken for a new store whose first
 // directory is `new_first`: it has a part of another store; and when a label cannot be used.
 void check_is_nobodys_part(const std::string& directory, const std::string& new_first);
-// Like check_is_nobodys_part(), but only where the store's first directory is there and committed;
-// otherwise the part may be given up.
+// Like check_is_nobodys_part(), but only where the store's first directory is there and committed,
+// also under the name of another part; otherwise the part may be given up.
 void check_is_no_part_of_a_run_that_is_there(const std::string& directory);
 // Throws StorageError naming the first directory when this one is a further one of a store that is
 // committed.

@@ -166,6 +166,9 @@ std::size_t SwapStore::index_of(const std::string& name) const {
 std::int64_t SwapStore::resumable_step() const {
   return impl_->resumable_step();
 }
+std::optional<std::int64_t> SwapStore::prepared_step() const {
+  return impl_->prepared_step();
+}
 std::int64_t SwapStore::committed_step() const {
   return impl_->step();
 }

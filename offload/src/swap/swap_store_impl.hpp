@@ -54,6 +54,10 @@ class SwapStore::Impl {
     MutexLock lock(mutex_);
     return on_disk_ == OnDisk::outdated || on_disk_ == OnDisk::absent ? 0 : step_;
   }
+  std::optional<std::int64_t> prepared_step() const {
+    MutexLock lock(mutex_);
+    return prepared_ ? std::optional(prepared_->step) : std::nullopt;
+  }
   const std::string& metadata() const { return metadata_; }
   Durability durability() const { return durability_; }
   std::string why_buffered() const { return drives_.why_buffered(); }

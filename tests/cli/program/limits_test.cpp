@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 
@@ -255,6 +256,29 @@ TEST_F(Limits, OfOpenFilesAreRaisedAsFarAsTheyGo) {
   EXPECT_THAT(refused.err, HasSubstr("A run keeps all its data files open, and this process may "
                                      "open 64 files: raise that limit (ulimit -n"));
 }
+
+#ifndef __SANITIZE_ADDRESS__  // which reads /proc itself
+// As in a chroot.
+TEST_F(Limits, WithoutProcAPlanKnowsTheMemoryAndTrainNamesProc) {
+  const auto without_proc = [] {
+    in_child_check(::unshare(CLONE_NEWNS) == 0 &&
+                   ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                   ::mount("none", "/proc", "tmpfs", 0, nullptr) == 0);
+  };
+  const ProgramResult planned = plan(R"("device": "cpu", "pin_memory": false)", "", without_proc);
+  SLUICE_SKIP_IF_NOT_PERMITTED(planned, "a mount namespace");
+  EXPECT_EQ(planned.exit_code, 0) << planned.err;
+  const ProgramResult trained = run_sluice(
+      {"train", "--config", config(), "--model", model(), "--data", model()}, {}, without_proc);
+  EXPECT_EQ(trained.exit_code, 1) << trained.err;
+  EXPECT_THAT(trained.err, HasSubstr("/proc is not mounted, and the program"));
+  EXPECT_THAT(trained.err, Not(HasSubstr("LibTorch")));
+  const ProgramResult doctor = run_sluice({"doctor"}, {}, without_proc);
+  EXPECT_EQ(doctor.exit_code, 0) << doctor.err;
+  EXPECT_THAT(doctor.out, HasSubstr("/proc is not mounted"));
+  EXPECT_THAT(doctor.out, Not(HasSubstr("0 B available")));
+}
+#endif
 
 TEST_F(Limits, DoctorEndsWhereCoresAreNotTold) {
   for (const long call : {__NR_sched_getaffinity, __NR_sched_setaffinity}) {

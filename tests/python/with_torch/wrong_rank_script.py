@@ -46,6 +46,10 @@ def main() -> None:
     commits = what == "late"
     keys = config("nvme" if commits or what == "reads" else "cpu", Path(sys.argv[2]))
     keys["sluice"]["threads"] = {"compute": 1}
+    if what in ("saves apart", "starts apart"):
+        os.chdir(Path(sys.argv[2]) / os.environ["RANK"])  # as where a path is another directory on each host
+    if what == "starts apart":
+        keys["sluice"]["checkpoint_dir"] = "checkpoints"
     if what == "rate" and is_wrong:
         keys["optimizer"]["params"]["lr"] = 0.5
     if what == "type" and is_wrong:
@@ -57,7 +61,8 @@ def main() -> None:
     if what == "tier" and is_wrong:
         keys["zero_optimization"]["offload_optimizer"]["device"] = "none"
     model = make(Skipping, blocks=4 if what == "model" and is_wrong else 3)
-    engine = engine_of(model, keys, resume=True if commits else None, model_parameters=groups_of(model, what, is_wrong))
+    resume = True if commits or what == "starts apart" else None
+    engine = engine_of(model, keys, resume=resume, model_parameters=groups_of(model, what, is_wrong))
     for step in range(STEPS):
         if is_wrong and step == 2:
             if what == "end":
@@ -78,6 +83,8 @@ def main() -> None:
             engine.set_gradient_accumulation_boundary(is_wrong)
         if what == "save" and step == 2 and is_wrong:
             engine.save_checkpoint(sys.argv[2])
+        if what == "saves apart" and step == 2:
+            engine.save_checkpoint("checkpoints")
         ids, targets = batch(step)
         if what == "drop":
             loss = loss_of(engine(ids), targets)

@@ -78,6 +78,24 @@ def test_ranks_of_which_one_saves_end(tmp_path: Path) -> None:
     assert seconds < MOST_SECONDS
 
 
+@pytest.mark.parametrize(
+    ("what", "error", "place"),
+    [
+        ("saves apart", "StorageError", "checkpoints/global_step2 of {rank} is not that of rank 0 on host"),
+        ("starts apart", "ValueError", "checkpoints is not there for {rank}, and is there for rank 0 on host"),
+    ],
+)
+def test_a_directory_of_checkpoints_that_is_not_one_is_named(tmp_path: Path, what: str, error: str, place: str) -> None:
+    for folder in ("0", "1"):
+        (tmp_path / folder).mkdir()
+    rank, output, seconds = run(what, tmp_path)
+    assert rank.returncode == 1, output
+    last = output.splitlines()[-1]
+    named = f"{tmp_path}/1/" + place.format(rank=f"rank 1 on host {socket.gethostname()}")
+    assert error in last and named in last and "all ranks need one directory" in last, output
+    assert seconds < MOST_SECONDS
+
+
 def test_a_rank_that_stands_still_is_named() -> None:
     rank, output, _ = run("SIGSTOP")
     assert rank.returncode == 1, output

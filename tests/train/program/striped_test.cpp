@@ -98,6 +98,9 @@ TEST(Striped, AnAbsentDirectoryIsNamed) {
   folder.set_striped(weighted());
   std::filesystem::remove_all(folder.path("swap2"));
   expect_refused(folder.train("report", 2), 4, {"swap2", "must name an existing directory"});
+  // Its drive is not mounted: a directory that is made below the mount point would be another one.
+  expect_refused(folder.train("report", 2, {"--resume"}), 4,
+                 {"swap2", "mount its drive; for a run that has not begun, create it"});
 }
 
 TEST(Striped, ListsThatAreWrongAreSaidSo) {

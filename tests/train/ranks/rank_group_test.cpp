@@ -229,12 +229,20 @@ TEST(SharedFacts, EveryRankOfAScriptRefusesFactsThatHaveNoLeast) {
   EXPECT_THAT(without_gpu,
               Each(AllOf(HasSubstr("rank 2 and rank 0: one has a GPU, and one has none"),
                          Not(HasSubstr("failure of another")))));
-  const auto without_directory = as_ranks(2, [](RankGroup& ranks) {
-    plan::MachineFacts facts;
-    if (ranks.rank() == 0) facts.free_disk_bytes = {{"/a", kGiB}};
-    take_least(facts, ranks.control());
-  });
-  EXPECT_THAT(without_directory, Each(HasSubstr("rank 1 does not have all directories")));
+  // A rank's directories have its own folders.
+  const auto without_directory = [](int rank_that_lacks) {
+    return as_ranks(2, [rank_that_lacks](RankGroup& ranks) {
+      const std::string folder = "/rank" + std::to_string(ranks.rank()) + "-of-2";
+      plan::MachineFacts facts;
+      facts.free_disk_bytes = {{"/a" + folder, kGiB}};
+      if (ranks.rank() != rank_that_lacks) facts.free_disk_bytes.emplace_back("/b" + folder, kGiB);
+      take_least(facts, ranks.control());
+    });
+  };
+  EXPECT_THAT(without_directory(1),
+              Each(HasSubstr("rank 1 does not have the directory /b, which rank 0 has")));
+  EXPECT_THAT(without_directory(0),
+              Each(HasSubstr("rank 0 does not have the directory /b, which rank 1 has")));
 }
 
 TEST(SamePlan, EveryRankOfAScriptRefusesAnotherPlan) {

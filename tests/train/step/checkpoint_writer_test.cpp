@@ -40,6 +40,7 @@ using test::RunCase;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 
 constexpr int kSteps = 5;
 
@@ -371,6 +372,26 @@ TEST_F(CheckpointWriting, ASwapDirectoryThatCannotBeReadIsNotSaidToBeGone) {
   EXPECT_THAT(what_is_saved(resources, 0), HasSubstr("is gone"));
   std::filesystem::create_symlink(manifest, manifest);  // a loop
   EXPECT_THAT(what_is_saved(resources, 0), HasSubstr("step 1 is committed"));
+}
+
+// As where a link fails between rank 0's ranks.json and the answers of the other ranks.
+TEST_F(CheckpointWriting, ACommitInDoubtIsSaidToBeOneOfTwo) {
+  const plan::Plan plan =
+      plan_with({.name = "nvme", .states = Home::nvme, .weights = Home::nvme}, {}, false);
+  RunResources resources = test::make_resources(plan, SwapMode::create);
+  initialise_states(resources, kSeed, std::nullopt);
+  for (std::size_t u = 0; u < resources.units.size(); ++u)
+    resources.updater->begin_write_back(u).finish();
+  offload::SwapStore& store = *resources.files.store;
+  store.prepare_commit(1, "{}");
+  EXPECT_THAT(what_is_saved(resources, 0), HasSubstr("not known whether step 1 is committed"));
+  store.finish_commit();
+  EXPECT_THAT(what_is_saved(resources, 0), StartsWith("step 1 is committed"));
+  store.prepare_commit(2, "{}");
+  EXPECT_THAT(what_is_saved(resources, 0), StartsWith("step 1 or 2 is committed"));
+  EXPECT_THAT(what_is_saved(resources, 5), StartsWith("step 5 is committed"));
+  store.abandon_commit();
+  EXPECT_THAT(what_is_saved(resources, 0), StartsWith("step 1 is committed"));
 }
 
 }  // namespace

@@ -328,5 +328,28 @@ TEST(StepLines, GoToAnotherFileWhereTheirsWasTakenAway) {
   EXPECT_THAT(text_of(steps), StartsWith("{\"step\":4,"));
 }
 
+// NFS, CIFS and FUSE tell at a close that a write is lost.
+TEST(StepLines, HearAtTheirEndWhatTheDriveDidNotTake) {
+  const test::TempDir dir;
+  const auto said_with = [&](const std::string& report, const config::MonitorsConfig& monitors) {
+    return test::run_in_child([&]() -> std::string {
+      StepLines lines(report, monitors, 0, 1);
+      lines.append(record_of(1));
+      test::deny(__NR_close, EDQUOT);
+      lines.finish();
+      return "nothing";
+    });
+  };
+  config::MonitorsConfig events = both_in(dir.path());
+  config::MonitorsConfig rows = events;
+  events.csv.enabled = rows.tensorboard.enabled = false;
+  const auto names = [](const std::string& file) {
+    return AllOf(HasSubstr(file), HasSubstr("close"), HasSubstr("Disk quota exceeded"));
+  };
+  EXPECT_THAT(said_with(dir.path(), {}), names(dir.file("steps.jsonl")));
+  EXPECT_THAT(said_with("", events), names(dir.file("events/events.out.tfevents.")));
+  EXPECT_THAT(said_with("", rows), names(dir.file("csv/Train_Samples_")));
+}
+
 }  // namespace
 }  // namespace sluice::train

@@ -49,13 +49,16 @@ DoctorRow libaio_row() {
                           : why + "; threads do the I/O where io_uring cannot be had");
 }
 
+constexpr const char* kCannotBeTold = "it cannot be told whether its library is there: ";
+
 DoctorRow train_library_row() {
   std::string why;
   const std::string path = find_train_library(why);
   if (path.empty()) {
-    return on_off(
-        "LibTorch", false,
-        "train and generate need it: " + why + "; scripts/setup.sh, then scripts/build.sh");
+    return on_off("LibTorch", false,
+                  why.starts_with("/proc") ? kCannotBeTold + why
+                                           : "train and generate need it: " + why +
+                                                 "; scripts/setup.sh, then scripts/build.sh");
   }
   return on_off("LibTorch", true, std::string(SLUICE_LIBTORCH_VERSION) + ", through " + path);
 }
@@ -71,7 +74,9 @@ DoctorRow mpi_row() {
   const std::string path = find_library("libsluice_mpi.so", why);
   if (path.empty()) {
     return on_off("MPI", false,
-                  "ranks on CPUs need it: " + why + "; build the target sluice_mpi, or everything");
+                  why.starts_with("/proc") ? kCannotBeTold + why
+                                           : "ranks on CPUs need it: " + why +
+                                                 "; build the target sluice_mpi, or everything");
   }
   return on_off("MPI", true, version + ", through " + path);
 }

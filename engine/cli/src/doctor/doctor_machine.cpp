@@ -80,6 +80,8 @@ DoctorRow cores_row() {
 
 DoctorRow memory_row() {
   const std::string meminfo = read_small_file("/proc/meminfo");
+  if (meminfo.empty())
+    return {"memory", DoctorState::off, "/proc is not mounted: train and generate need it", {}};
   const std::uint64_t total = kibibytes_of(meminfo, "MemTotal");
   const std::uint64_t available = kibibytes_of(meminfo, "MemAvailable");
   std::string detail = format_bytes(available) + " available, of " + format_bytes(total);

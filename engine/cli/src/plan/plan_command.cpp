@@ -54,7 +54,7 @@ plan::Plan plan_run(const PlanArguments& arguments, const config::TrainConfig& c
 // --resume.
 train::RunSource resumed_source(const train::TrainRequest& request, config::TrainConfig& config) {
   if (!request.resume) return {};
-  train::check_directories(config, request.placement);
+  train::check_directories(config, request.placement, train::Resume::yes);
   train::RunSource source = train::choose_source(config, request.placement);
   if (!source.state) train::log_nothing_to_resume();
   train::adopt_settings(config, source);

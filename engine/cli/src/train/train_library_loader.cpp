@@ -21,6 +21,8 @@ namespace sluice::cli {
 namespace {
 
 constexpr const char* kFileName = "libsluice_train.so";
+// The program finds its libraries by its own place, which the system tells there.
+constexpr std::string_view kNoProc = "/proc is not mounted";
 
 std::string last_dl_error() {
   const char* text = ::dlerror();
@@ -33,7 +35,8 @@ std::string find_library(const char* name, std::string& why) {
   std::error_code error;
   const std::filesystem::path executable = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error) {
-    why = "/proc/self/exe: " + error.message();
+    why = error == std::errc::no_such_file_or_directory ? std::string(kNoProc)
+                                                        : "/proc/self/exe: " + error.message();
     return "";
   }
   const std::filesystem::path root = executable.parent_path().parent_path();
@@ -132,6 +135,10 @@ train::TrainLibrary& load_train_library() {
   check_openmp();
   std::string why;
   const std::string path = find_train_library(why);
+  if (why == kNoProc)
+    throw Error(
+        why +
+        ", and the program finds its training library by it: mount it (mount -t proc proc /proc)");
   if (path.empty()) {
     throw Error(
         "this build has no LibTorch: " + why +

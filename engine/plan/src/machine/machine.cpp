@@ -2,6 +2,7 @@
 
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +22,15 @@ namespace sluice::plan {
 
 namespace {
 
+// Of the system call, which knows no number for memory that is available: caches count as used.
+std::uint64_t sysinfo_bytes(const std::string& key) {
+  struct sysinfo info {};
+  if (::sysinfo(&info) != 0) return 0;
+  const std::uint64_t units = key == "MemTotal" ? info.totalram : info.freeram + info.bufferram;
+  return units * info.mem_unit;
+}
+
+// Where /proc is not mounted, the system call tells.
 std::uint64_t meminfo_bytes(const std::string& key) {
   std::ifstream file("/proc/meminfo");
   std::string line;
@@ -31,7 +41,7 @@ std::uint64_t meminfo_bytes(const std::string& key) {
     fields >> kib;
     return kib * 1024;
   }
-  return 0;
+  return sysinfo_bytes(key);
 }
 
 int usable_cores() {

@@ -13,6 +13,7 @@
 #include "sluice/models/rank_commit.hpp"
 #include "sluice/nvme/file.hpp"
 #include "sluice/offload/cuda_device.hpp"
+#include "sluice/offload/swap_state.hpp"
 #include "sluice/plan/storage_choices.hpp"
 #include "sluice/zero/nccl.hpp"
 
@@ -83,17 +84,57 @@ std::vector<std::uint64_t> to_numbers(const std::string& text) {
   return numbers;
 }
 
+// The directories of the facts, as the configuration names them for all ranks.
+std::vector<std::string> directories_of(const plan::MachineFacts& facts) {
+  std::vector<std::string> found;
+  const auto add = [&](const std::string& directory) {
+    const std::filesystem::path path(directory);
+    found.push_back(offload::rank_folder_of(directory) ? path.parent_path().string() : directory);
+  };
+  for (const auto& [directory, free] : facts.free_disk_bytes) add(directory);
+  for (const auto& [directory, file_system] : facts.file_systems) add(directory);
+  return found;
+}
+
+// The facts of one rank, as the ranks exchange them: numbers, then directories.
+std::string facts_text(const plan::MachineFacts& facts) {
+  std::vector<std::string> texts = directories_of(facts);
+  texts.insert(texts.begin(), to_text(numbers_of(facts)));
+  return models::pack_texts(texts);
+}
+
+std::vector<std::uint64_t> numbers_in(const std::string& facts) {
+  return to_numbers(models::unpack_texts(facts).at(0));
+}
+
+// The first directory of `one` that is not in `other`; empty: none.
+std::string first_missing(const std::string& one, const std::string& other) {
+  const std::vector<std::string> has = models::unpack_texts(one);
+  const std::vector<std::string> lacks = models::unpack_texts(other);
+  for (std::size_t i = 1; i < has.size(); ++i) {
+    if (std::count(has.begin() + 1, has.end(), has[i]) >
+        std::count(lacks.begin() + 1, lacks.end(), has[i]))
+      return has[i];
+  }
+  return "";
+}
+
 // The first difference that no plan for the least can bridge; empty: none. Every rank finds the
-// same one. `all`: the ranks' numbers.
+// same one. `all`: the ranks' facts.
 std::string find_difference(const std::vector<std::string>& all) {
-  const std::vector<std::uint64_t> first = to_numbers(all[0]);
+  const std::vector<std::uint64_t> first = numbers_in(all[0]);
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    const std::vector<std::uint64_t> other = to_numbers(all[rank]);
-    if (other.size() != first.size())
-      return "rank " + std::to_string(rank) +
-             " does not have all directories of the configuration that rank 0 has";
+    const std::vector<std::uint64_t> other = numbers_in(all[rank]);
+    const std::string name = "rank " + std::to_string(rank);
+    if (other.size() != first.size()) {
+      const std::string missing = first_missing(all[0], all[rank]);
+      return missing.empty()
+                 ? "rank 0 does not have the directory " + first_missing(all[rank], all[0]) +
+                       ", which " + name + " has"
+                 : name + " does not have the directory " + missing + ", which rank 0 has";
+    }
     if ((other[gpu_total] == 0) != (first[gpu_total] == 0))
-      return "rank " + std::to_string(rank) +
+      return name +
              " and rank 0: one has a GPU, and one has none; \"sluice\": {\"device\": \"host\"} "
              "trains without GPUs";
   }
@@ -103,7 +144,7 @@ std::string find_difference(const std::vector<std::string>& all) {
 void set_least(plan::MachineFacts& facts, const std::vector<std::string>& all) {
   std::vector<std::uint64_t> least = numbers_of(facts);
   for (const std::string& text : all) {
-    const std::vector<std::uint64_t> other = to_numbers(text);
+    const std::vector<std::uint64_t> other = numbers_in(text);
     for (std::size_t i = 0; i < least.size(); ++i) least[i] = std::min(least[i], other[i]);
   }
   set_numbers(facts, least);
@@ -203,7 +244,7 @@ plan::MachineFacts share_of_host(plan::MachineFacts facts, const RankPlace& plac
 
 void take_least(plan::MachineFacts& facts, zero::Communicator& ranks) {
   const std::vector<std::string> all =
-      models::gather_texts(ranks, to_text(numbers_of(facts)), "the facts of the ranks' machines");
+      models::gather_texts(ranks, facts_text(facts), "the facts of the ranks' machines");
   const std::string mistake = find_difference(all);
   if (!mistake.empty()) throw InvalidArgument(mistake);
   set_least(facts, all);
@@ -219,7 +260,7 @@ plan::MachineFacts shared_facts(RankGroup& ranks, const config::TrainConfig& con
   if (ranks.size() == 1) return facts;
   share_gpu(facts, ranks.control());
   const std::vector<std::string> all =
-      ranks.exchange(to_text(numbers_of(facts)), "the facts of the ranks' machines");
+      ranks.exchange(facts_text(facts), "the facts of the ranks' machines");
   const std::string mistake = find_difference(all);
   if (!mistake.empty()) ranks.refuse(mistake);
   set_least(facts, all);

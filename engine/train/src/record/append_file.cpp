@@ -7,6 +7,7 @@
 
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/written.hpp"
 
 namespace sluice::train {
 
@@ -47,6 +48,11 @@ void AppendFile::append(const std::string& text) {
   is_torn_ = false;
   whole_bytes_ += written.size();
   waiting_.clear();
+}
+
+void AppendFile::finish() {
+  append("");
+  check_written(fd_.get(), path_);
 }
 
 }  // namespace sluice::train

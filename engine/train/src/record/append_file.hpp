@@ -26,6 +26,9 @@ class AppendFile {
   // warning. Throws IoError, and what `open` throws; the text then waits for the next call, which
   // writes it first.
   void append(const std::string& text);
+  // Writes the texts that wait, and asks the drive whether it has taken all that was written (NFS
+  // tells at a close). Throws as append().
+  void finish();
 
  private:
   std::string path_;

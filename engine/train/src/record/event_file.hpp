@@ -26,8 +26,8 @@ class EventFile {
   // Appends one event for each scalar, as AppendFile::append.
   void append(const std::vector<Scalar>& scalars, std::int64_t step);
 
-  // Writes the events that wait. Throws IoError.
-  void flush() { file_.append(""); }
+  // As AppendFile::finish.
+  void finish() { file_.finish(); }
 
   const std::string& path() const { return file_.path(); }
 

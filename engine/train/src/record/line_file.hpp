@@ -27,6 +27,8 @@ class LineFile {
 
   // Appends whole lines, as AppendFile::append.
   void append(const std::string& lines) { file_.append(lines); }
+  // As AppendFile::finish.
+  void finish() { file_.finish(); }
 
  private:
   AppendFile file_;

@@ -99,15 +99,16 @@ void Monitors::append(const StepRecord& record) {
       // Rows end as those of Python's csv module.
       new_rows_[scalar.tag] += std::to_string(samples) + "," + python_number(scalar.value) + "\r\n";
     }
-  write([&] { events_->append(scalars, samples); });
+  write([&] { events_->append(scalars, samples); }, [](LineFile&) {});
 }
 
-void Monitors::flush() {
-  write([&] { events_->flush(); });
+void Monitors::finish() {
+  write([&] { events_->finish(); }, [](LineFile& file) { file.finish(); });
 }
 
-// Tries every file; throws the first error.
-void Monitors::write(const std::function<void()>& events) {
+// Tries every file; throws the first error. `lines`: what follows the rows of a file.
+void Monitors::write(const std::function<void()>& events,
+                     const std::function<void(LineFile&)>& lines) {
   std::exception_ptr error;
   const auto attempt = [&](const auto& work) {
     try {
@@ -117,7 +118,12 @@ void Monitors::write(const std::function<void()>& events) {
     }
   };
   if (events_) attempt(events);
-  for (const auto& rows : new_rows_) attempt([&] { write_rows(rows.first); });
+  for (auto& rows : new_rows_)
+    attempt([&] {
+      LineFile& file = csv_of(rows.first);
+      file.append(std::exchange(rows.second, {}));
+      lines(file);
+    });
   if (error) std::rethrow_exception(error);
 }
 
@@ -134,11 +140,6 @@ LineFile& Monitors::csv_of(const std::string& tag) {
       .try_emplace(tag, csv_path(tag), committed_samples_, samples_of, "csv_monitor.job_name",
                    "step," + tag.substr(tag.rfind('/') + 1) + "\r\n")
       .first->second;
-}
-
-void Monitors::write_rows(const std::string& tag) {
-  LineFile& file = csv_of(tag);
-  file.append(std::exchange(new_rows_[tag], {}));
 }
 
 }  // namespace sluice::train

@@ -35,12 +35,11 @@ class Monitors {
   // Throws IoError when a file cannot be written; its values wait for the next call, and those of
   // the other files are written.
   void append(const StepRecord& record);
-  // Writes the values that wait. Throws IoError.
-  void flush();
+  // Writes the values that wait, and finishes the files as AppendFile::finish. Throws IoError.
+  void finish();
 
  private:
-  void write_rows(const std::string& tag);
-  void write(const std::function<void()>& events);
+  void write(const std::function<void()>& events, const std::function<void(LineFile&)>& lines);
   LineFile& csv_of(const std::string& tag);
   std::string csv_path(const std::string& tag) const;
 

@@ -48,8 +48,8 @@ void StepLines::append(const StepRecord& record) {
 
 void StepLines::finish() {
   lines_wait_ = values_wait_ = false;
-  steps_.flush();
-  monitors_.flush();
+  steps_.finish();
+  monitors_.finish();
 }
 
 }  // namespace sluice::train

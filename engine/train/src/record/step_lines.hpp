@@ -23,7 +23,7 @@ class StepLines {
   // A file that cannot be written ends no training, and the log says so. Lines and values wait
   // until they can be written.
   void append(const StepRecord& record);
-  // Writes all that waits. Throws IoError.
+  // Writes all that waits; every file then has what was written to it. Throws IoError.
   void finish();
 
  private:

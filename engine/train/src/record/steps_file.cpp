@@ -30,8 +30,8 @@ void StepsFile::append(const StepRecord& record) {
   if (file_) file_->append(to_json_line(record) + "\n");
 }
 
-void StepsFile::flush() {
-  if (file_) file_->append("");
+void StepsFile::finish() {
+  if (file_) file_->finish();
 }
 
 void write_file(const std::string& path, const std::string& text) {

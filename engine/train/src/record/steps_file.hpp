@@ -20,8 +20,8 @@ class StepsFile {
   StepsFile(const std::string& directory, std::int64_t committed_step);
   // As LineFile::append.
   void append(const StepRecord& record);
-  // Writes the lines that wait. Throws IoError.
-  void flush();
+  // As LineFile::finish.
+  void finish();
 
  private:
   std::optional<LineFile> file_;

@@ -85,6 +85,7 @@ RunSetup set_up_run(const TrainRequest& request, RankGroup& ranks, const std::at
   Configuration loaded;
   RunSetup setup;
   std::string weights;
+  const Resume resume = request.resume ? Resume::yes : Resume::no;
   ranks.together("reading the files of the run", [&] {
     loaded = load_configuration(request);
     setup.identity.seed = loaded.train.sluice.seed =
@@ -95,12 +96,11 @@ RunSetup set_up_run(const TrainRequest& request, RankGroup& ranks, const std::at
       weights = std::to_string(models::WeightReader(*request.init_path).file_bytes());
     setup.total_steps = total_steps(request, setup.data);
     check_schedule(loaded.train, setup.total_steps);
-    check_directories(loaded.train, request.placement);
+    check_directories(loaded.train, request.placement, resume);
   });
   compare_inputs(request, ranks, loaded, setup, weights);
-  setup.source =
-      find_source(loaded.train, request.placement, request.resume ? Resume::yes : Resume::no,
-                  setup.held, ranks.control(), {std::chrono::seconds(request.wait_seconds), &stop});
+  setup.source = find_source(loaded.train, request.placement, resume, setup.held, ranks.control(),
+                             {std::chrono::seconds(request.wait_seconds), &stop});
   ranks.together("taking over the settings of the state", [&] {
     loaded.train = with_rank_folders(std::move(loaded.train), request.placement);
     adopt_settings(loaded.train, setup.source);

@@ -3,11 +3,18 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <optional>
+#include <random>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include "sluice/base/error.hpp"
 #include "sluice/base/fd.hpp"
+#include "sluice/base/host_name.hpp"
+#include "sluice/models/rank_commit.hpp"
+#include "sluice/offload/checkpoint_folder.hpp"
 #include "sluice/offload/swap_directory.hpp"
 
 namespace sluice::train {
@@ -29,7 +36,64 @@ void make_directories(const fs::path& directory, std::error_code& error) {
   for (const fs::path& path : made) sync_path(path.parent_path());
 }
 
+std::int64_t random_step() {
+  std::random_device device;
+  return std::uniform_int_distribution<std::int64_t>(1'000'000'000, 999'999'999'999)(device);
+}
+
+// A server's client may know the names of a directory from before. It asks again when the directory
+// is opened.
+bool is_seen(const std::string& directory, const std::string& path) {
+  constexpr int kTries = 30;
+  constexpr std::chrono::milliseconds kPause{100};
+  for (int i = 0; i < kTries; ++i) {
+    std::error_code error;
+    if (fs::exists(path, error)) return true;
+    (void)fs::directory_iterator(directory, error);
+    std::this_thread::sleep_for(kPause);
+  }
+  return false;
+}
+
 }  // namespace
+
+DirectoryMark::DirectoryMark(const std::string& directory) {
+  const std::int64_t step = random_step();
+  path_ = offload::checkpoint_draft_path(directory, step);
+  text_ = models::pack_texts({std::to_string(step), host_name()});
+  std::error_code error;
+  fs::create_directory(path_, error);
+  if (error) throw IoError(error.value(), "create a folder in the directory", directory);
+}
+
+DirectoryMark::~DirectoryMark() {
+  std::error_code ignored;
+  fs::remove(path_, ignored);
+}
+
+std::string find_why_not_shared(const std::string& directory, const std::string& text, int rank) {
+  const std::vector<std::string> mark = models::unpack_texts(text);
+  if (is_seen(directory, offload::checkpoint_draft_path(directory, std::stoll(mark.at(0)))))
+    return "";
+  std::error_code ignored;
+  const std::string here = "rank " + std::to_string(rank) + " on host " + host_name();
+  const std::string first = "rank 0 on host " + mark.at(1);
+  return "the directory of checkpoints " + fs::absolute(directory, ignored).string() +
+         (fs::is_directory(directory, ignored)
+              ? " of " + here + " is not that of " + first
+              : " is not there for " + here + ", and is there for " + first) +
+         ": all ranks need one directory, on a file system that all hosts share";
+}
+
+void require_shared_directory(zero::Communicator& ranks, const std::string& directory) {
+  std::optional<DirectoryMark> mark;
+  const std::string text =
+      models::do_on_first(ranks, directory, [&] { return mark.emplace(directory).text(); });
+  models::do_on_all(ranks, directory, [&] {
+    const std::string why_not = find_why_not_shared(directory, text, ranks.rank());
+    if (!why_not.empty()) throw InvalidArgument(why_not);
+  });
+}
 
 void sync_path(const fs::path& path) {
   const UniqueFd fd(SLUICE_SYSCALL(::open(path.c_str(), O_RDONLY | O_CLOEXEC), path.string()));

@@ -1,11 +1,12 @@
 #pragma once
-// The directory of a run's checkpoints: made, locked, and synced with the drive. Thread-safe: free
-// functions without state.
+// The directory of a run's checkpoints: made, locked, seen by all ranks, and synced with the drive.
+// The functions are thread-safe; a DirectoryMark is thread-compatible.
 
 #include <filesystem>
 #include <string>
 
 #include "sluice/offload/directory_lock.hpp"
+#include "sluice/zero/communicator.hpp"
 
 namespace sluice::train {
 
@@ -16,6 +17,30 @@ namespace sluice::train {
 // written to.
 void hold_checkpoint_directory(const std::string& directory, offload::HeldDirectories& held,
                                const offload::LockWait& wait = {});
+
+// A folder that rank 0 makes in a checkpoint directory for a moment, so that the other ranks find
+// out whether they have that directory. Its name is random, and is that of a draft: the next run
+// removes it if this one is killed.
+class DirectoryMark {
+ public:
+  // Throws IoError.
+  explicit DirectoryMark(const std::string& directory);
+  ~DirectoryMark();
+  DirectoryMark(const DirectoryMark&) = delete;
+  DirectoryMark& operator=(const DirectoryMark&) = delete;
+  // For the other ranks.
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string path_;
+  std::string text_;
+};
+// How the directory of `rank` differs from that in which rank 0 made the mark of `text`; empty:
+// this rank sees the mark. Waits some seconds before it says that it does not.
+std::string find_why_not_shared(const std::string& directory, const std::string& text, int rank);
+// Throws InvalidArgument on the ranks whose checkpoint directory is not that of rank 0, and
+// RankFailure on the others. All ranks call it. Blocks.
+void require_shared_directory(zero::Communicator& ranks, const std::string& directory);
 
 // fsync of a file, or of the names in a directory. Throws IoError.
 void sync_path(const std::filesystem::path& path);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "saved/checkpoint_directory.hpp"
 #include "saved/draft.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/error_of.hpp"
@@ -94,11 +95,15 @@ void CheckpointWriter::begin(Progress& progress, const RunIdentity& identity,
   zero::Communicator& ranks = *resources_.communicator;
   auto job = std::make_unique<Job>();
   job->draft = {.directory = directory, .step = progress.step, .keep = 1, .before = {}};
-  const std::string order = models::do_on_first(ranks, directory, [&] {
-    job->draft = begin_draft(directory, progress, resources_.plan.config.sluice.checkpoints.keep);
-    return std::to_string(order_above(job->draft, progress));
-  });
-  progress.order = std::stoll(order);
+  std::optional<DirectoryMark> mark;
+  const std::vector<std::string> begun =
+      models::unpack_texts(models::do_on_first(ranks, directory, [&] {
+        const std::string seen = ranks.world_size() > 1 ? mark.emplace(directory).text() : "";
+        job->draft =
+            begin_draft(directory, progress, resources_.plan.config.sluice.checkpoints.keep);
+        return models::pack_texts({std::to_string(order_above(job->draft, progress)), seen});
+      }));
+  progress.order = std::stoll(begun.at(0));
   job->state = make_run_state(resources_.plan, progress, identity);
   job->folder = job->draft.path();
   try {
@@ -106,6 +111,8 @@ void CheckpointWriter::begin(Progress& progress, const RunIdentity& identity,
       if (!worker_)
         worker_ = made_for(job->folder, [] { return std::make_unique<Worker>("sluice-save"); });
       if (ranks.world_size() > 1) {
+        const std::string why_not = find_why_not_shared(directory, begun.at(1), ranks.rank());
+        if (!why_not.empty()) throw StorageError(directory, why_not);
         job->folder = offload::rank_folder(job->folder.string(), ranks.rank(), ranks.world_size());
         make_folder(job->folder);
       }

@@ -133,7 +133,10 @@ RunSource find_source(const config::TrainConfig& config, plan::Placement placeme
     if (!found.state && resume == Resume::yes) log_nothing_to_resume();
     return found;
   });
-  if (ranks.world_size() == 1 || swap.empty()) return source;
+  if (ranks.world_size() == 1) return source;
+  const std::string& checkpoints = config.sluice.checkpoints.directory;
+  if (!checkpoints.empty()) require_shared_directory(ranks, checkpoints);
+  if (swap.empty()) return source;
   const std::vector<std::string> digests =
       models::unpack_texts(models::do_on_first(ranks, swap, [&] {
         return models::pack_texts(source.swap_committed ? committed_digests(swap)

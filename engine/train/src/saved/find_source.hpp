@@ -13,9 +13,6 @@
 
 namespace sluice::train {
 
-// Whether a committed state that is found is continued from, or is an error.
-enum class Resume { no, yes };
-
 // Locks the directories where the configuration would keep a committed state, the optimizer's swap
 // directory and the checkpoint directory, then looks for one: the newest state of the line that the
 // swap directory holds, or else of the line whose checkpoint was saved last. So what is read stays
@@ -23,6 +20,7 @@ enum class Resume { no, yes };
 // absent, and removes drafts in it. Each of several ranks also makes and locks its folder of the
 // swap directory (`config` names the directories of all, with_rank_folders() comes after), and ends
 // there what a killed run left of a commit: its part is then of the step that all ranks committed.
+// All ranks must see one checkpoint directory: one that does not throws InvalidArgument.
 // Resume::no and a state that exists: throws StorageError with both ways out. Resume::yes and no
 // state: logs that the run starts over. Throws StorageError naming the process that holds a lock
 // longer than `wait`; when one rank throws, all do.

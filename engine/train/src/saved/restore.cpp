@@ -27,6 +27,15 @@ void check_unchanged(const offload::SwapStore& store, const RunSource& source) {
                          std::to_string(store.committed_step()) + " now");
 }
 
+// The swap directory of all ranks is locked by rank 0, for every rank. A rank that goes on from its
+// own part reads no other, and others may lie on drives of other hosts.
+void count_parts_as_held(const RunResources& resources, const RunSource& source,
+                         offload::HeldDirectories& held) {
+  models::do_on_all(*resources.communicator, source.directory, [&] {
+    for (const models::SavedPart& part : source.parts) held.count_as_held(part.folder);
+  });
+}
+
 void restore_own_part(RunResources& resources, const RunSource& source,
                       const offload::HeldDirectories* held, bool* begun) {
   std::unique_ptr<nvme::IoEngine> io;
@@ -55,11 +64,8 @@ void restore_own_part(RunResources& resources, const RunSource& source,
 }  // namespace
 
 void restore_states(RunResources& resources, const RunSource& source, bool* begun) {
-  // The swap directory of all ranks is locked by rank 0, for every rank.
   offload::HeldDirectories held;
-  if (source.in_swap_directory) {
-    for (const models::SavedPart& part : source.parts) held.count_as_held(part.folder);
-  }
+  if (source.in_swap_directory && !source.own_swap) count_parts_as_held(resources, source, held);
   settle_swap(resources);
   // A run that goes on from its own parts only reads them here.
   if (!source.own_swap) release_closed_parts(resources);
@@ -68,9 +74,10 @@ void restore_states(RunResources& resources, const RunSource& source, bool* begu
                       [&] { restore_own_part(resources, source, &held, begun); });
   } catch (const StorageError& error) {
     if (source.older.empty()) throw;
-    const std::string way = source.in_swap_directory ? "clear it (sluice nvme clean " +
-                                                           source.directory + " --committed)"
-                                                     : "move " + source.directory + " away";
+    const std::string way = source.in_swap_directory
+                                ? "clear it (sluice nvme clean " + source.directory +
+                                      " --committed, which loses its state)"
+                                : "move " + source.directory + " away";
     throw StorageError(source.directory, "cannot be continued from (" + std::string(error.what()) +
                                              "); the newest other checkpoint is " + source.older +
                                              ": to go on from there, " + way);

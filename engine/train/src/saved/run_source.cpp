@@ -154,7 +154,7 @@ std::optional<RunSource> read_swap(const std::string& swap, const std::string& c
     throw StorageError(swap, "cannot be continued from (" + std::string(error.what()) +
                                  "); the newest checkpoint is " + newest +
                                  ": to go on from there, clear the directory (sluice nvme clean " +
-                                 swap + " --committed)");
+                                 swap + " --committed, which loses its state)");
   }
 }
 
@@ -183,30 +183,40 @@ std::string enabling(const std::string& dtype) {
   return "\"" + dtype + R"(": {"enabled": true} and no other type)";
 }
 
-void check_directory(const std::string& directory) {
+// `error`: of a directory of which the system does not say whether it exists.
+std::string advice_for(const std::error_code& error) {
+  if (error == std::errc::permission_denied)
+    return "this user must be allowed to enter the directories above it";
+  if (error == std::errc::too_many_symbolic_link_levels || error == std::errc::filename_too_long)
+    return "\"nvme_path\" must name an existing directory";
+  return "its drive or its server fails: look at the kernel's log, and mount it again";
+}
+
+std::string advice_for_absent(Resume resume) {
+  const std::string create = "create it on the drive to swap to";
+  if (resume == Resume::no) return "\"nvme_path\" must name an existing directory: " + create;
+  return "mount its drive; for a run that has not begun, " + create;
+}
+
+void check_directory(const std::string& directory, Resume resume) {
   std::error_code error;
   const auto status = std::filesystem::status(directory, error);
-  const std::string advice =
-      "\"nvme_path\" must name an existing directory: create it on the drive to swap to";
-  if (status.type() == std::filesystem::file_type::none) {
-    throw IoError(error.value(), "swap directory", directory, 0, 0,
-                  error == std::errc::permission_denied
-                      ? "this user must be allowed to enter the directories above it"
-                      : advice);
-  }
+  if (status.type() == std::filesystem::file_type::none)
+    throw IoError(error.value(), "swap directory", directory, 0, 0, advice_for(error));
   if (!std::filesystem::exists(status))
-    throw IoError(ENOENT, "swap directory", directory, 0, 0, advice);
+    throw IoError(ENOENT, "swap directory", directory, 0, 0, advice_for_absent(resume));
   if (!std::filesystem::is_directory(status))
-    throw IoError(ENOTDIR, "swap directory", directory, 0, 0, advice);
+    throw IoError(ENOTDIR, "swap directory", directory, 0, 0, advice_for_absent(Resume::no));
 }
 
 }  // namespace
 
-void check_directories(const config::TrainConfig& config, plan::Placement placement) {
+void check_directories(const config::TrainConfig& config, plan::Placement placement,
+                       Resume resume) {
   if (placement == plan::Placement::resident) return;
   for (const config::OffloadConfig* offload :
        {&config.zero.offload_optimizer, &config.zero.offload_param}) {
-    for (const std::string& directory : offload->directories()) check_directory(directory);
+    for (const std::string& directory : offload->directories()) check_directory(directory, resume);
   }
 }
 

@@ -101,6 +101,14 @@ std::string what_is_saved(const RunResources& resources, std::int64_t checkpoint
            otherwise;
   }
   const std::int64_t step = std::max(swap_step, checkpoint_step);
+  // This rank has written its part, and does not know whether the others heard of the commit.
+  const auto prepared = store == nullptr ? std::nullopt : store->prepared_step();
+  if (prepared && *prepared > step && step == 0)
+    return "it is not known whether step " + std::to_string(*prepared) + " is committed" +
+           once_mended + "--resume goes on from it, or else begins again";
+  if (prepared && *prepared > step)
+    return "step " + std::to_string(step) + " or " + std::to_string(*prepared) + " is committed" +
+           once_mended + "--resume goes on from the one that is";
   if (step == 0) return "nothing is committed" + once_mended + "start again";
   return "step " + std::to_string(step) + " is committed" + once_mended +
          "--resume goes on from it";

@@ -86,10 +86,10 @@ void LoopCore::preview() {
 RunSource LoopCore::plan_units() {
   const plan::Placement placement =
       options_.resident ? plan::Placement::resident : plan::Placement::configured;
-  check_directories(config_, placement);
+  const Resume resume = options_.resume ? Resume::yes : Resume::no;
+  check_directories(config_, placement, resume);
   if (!ranks_.communicator) ranks_.communicator = zero::make_single_rank();
-  RunSource source = find_source(config_, placement, options_.resume ? Resume::yes : Resume::no,
-                                 held_, *ranks_.communicator);
+  RunSource source = find_source(config_, placement, resume, held_, *ranks_.communicator);
   config_ = with_rank_folders(std::move(config_), placement);
   adopt_compute_threads(config_, source);
   adopt_state_format(config_, source);

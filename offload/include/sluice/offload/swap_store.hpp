@@ -98,6 +98,9 @@ class SwapStore {
   // The step that a process would resume here if this one ended now; 0: none. With Durability::none
   // there is none from the first write until close_cleanly(). Thread-safe.
   std::int64_t resumable_step() const;
+  // The step of prepare_commit(), until finish_commit() or abandon_commit(): a process would resume
+  // that one or resumable_step(). Thread-safe.
+  std::optional<std::int64_t> prepared_step() const;
   const std::string& committed_metadata() const;
   std::uint64_t file_bytes() const;  // size of the slot files, on all drives
   // Bytes written by the engines of all runs in this directory, scratch files and this run's bytes

@@ -30,9 +30,13 @@ struct RunSource {
   std::int64_t last_order = 0;  // the largest of the line's states that are known
 };
 
-// Throws IoError when a swap directory of the configuration is absent. Sluice does not create swap
-// directories: a directory that is created below a missing mount fills the wrong disk.
-void check_directories(const config::TrainConfig& config, plan::Placement placement);
+// Whether a committed state that is found is continued from, or is an error.
+enum class Resume { no, yes };
+
+// Throws IoError when a swap directory of the configuration is absent or cannot be reached. Sluice
+// does not create swap directories: a directory that is created below a missing mount fills the
+// wrong disk. A run that resumes is told to mount the drive.
+void check_directories(const config::TrainConfig& config, plan::Placement placement, Resume resume);
 
 // The state that a run of this configuration goes on from: the newest of the line that the swap
 // directory holds, or else of the line whose checkpoint was saved last; without a state, an empty

@@ -1,0 +1,96 @@
+// A striped store whose drives are mounted elsewhere than before: the message says in which order
+// to name the directories, and no advice loses the run unless it says so.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "sluice/offload/swap_directory.hpp"
+#include "sluice/offload/swap_store.hpp"
+#include "swap_test_support.hpp"
+
+namespace sluice::offload::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+
+class SwapStripePlaces : public ::testing::Test {
+ protected:
+  SwapStripePlaces() {
+    for (const char* name : {"a", "b", "c"}) fs::create_directory(at(name));
+    const auto store = SwapStore::create({{at("a"), at("b"), at("c")}, {}}, *engine_, some_shards(),
+                                         Durability::process, nvme::DirectIo::automatic);
+    update_all(*store, 1);
+    store->commit(1, "{}");
+  }
+  std::string at(const std::string& name) const { return dir_.file(name); }
+  void exchange(const std::string& one, const std::string& other) const {
+    fs::rename(at(one), at("between"));
+    fs::rename(at(other), at(one));
+    fs::rename(at("between"), at(other));
+  }
+  std::string refused_order(const SwapPlace& place) {
+    return message_of<StorageError>(
+        [&] { SwapStore::open(place, *engine_, Durability::process, nvme::DirectIo::automatic); });
+  }
+  static std::string refused(const std::string& directory) {
+    return message_of<StorageError>([&] { SwapStore::holds_committed(directory); });
+  }
+
+  TempDir dir_;
+  std::unique_ptr<nvme::IoEngine> engine_ = make_engine();
+};
+
+TEST_F(SwapStripePlaces, ExchangedMountPointsAreSaidInTheRightOrder) {
+  exchange("a", "b");
+  const std::string said = refused(at("a"));
+  EXPECT_THAT(said, HasSubstr("has part 2 of 3 of the run that is in " + at("b") + " now"));
+  EXPECT_THAT(said, HasSubstr("name the directories in the order " + at("b") + ", " + at("a") +
+                              ", " + at("c") + "; "));
+  EXPECT_THAT(said, Not(HasSubstr("not there")));
+  EXPECT_THAT(said, MatchesRegex(".*sluice nvme clean --committed .* loses the run"));
+  const auto store = SwapStore::open({{at("b"), at("a"), at("c")}, {}}, *engine_,
+                                     Durability::process, nvme::DirectIo::automatic);
+  EXPECT_EQ(difference_from(*store, 1), "");
+}
+
+// What is left behind by a mistaken clean would not be a run any more.
+TEST_F(SwapStripePlaces, NoPartIsClearedWhileTheFirstIsThereUnderAnotherName) {
+  exchange("a", "b");
+  for (const CleanScope scope : {CleanScope::leftovers, CleanScope::everything})
+    EXPECT_THAT(
+        message_of<StorageError>([&] { clean_directory(at("a"), scope, CleanMode::remove); }),
+        HasSubstr("in the order " + at("b")));
+  EXPECT_TRUE(fs::exists(at("a") + "/stripe.json"));
+  clean_directory(at("b"), CleanScope::everything, CleanMode::remove);
+  clean_directory(at("a"), CleanScope::everything, CleanMode::remove);
+  EXPECT_TRUE(fs::is_empty(at("a")));
+}
+
+TEST_F(SwapStripePlaces, AFirstPartThatIsNowhereIsAskedFor) {
+  exchange("a", "b");
+  fs::rename(at("b"), at("elsewhere"));
+  const std::string said = refused(at("a"));
+  EXPECT_THAT(said, HasSubstr("drives are mounted elsewhere than before; name the directory with "
+                              "part 1 first"));
+  EXPECT_THAT(said, Not(HasSubstr("not there")));
+}
+
+TEST_F(SwapStripePlaces, AWrongOrderIsAnsweredWithTheRightOne) {
+  EXPECT_THAT(refused(at("b")),
+              HasSubstr("in the order " + at("a") + ", " + at("b") + ", " + at("c")));
+  const std::string said = refused_order({{at("a"), at("c"), at("b")}, {}});
+  EXPECT_THAT(said, HasSubstr("but has part 3: name the directories in the order " + at("a") +
+                              ", " + at("b") + ", " + at("c")));
+  fs::rename(at("b"), at("d"));
+  EXPECT_THAT(refused(at("c")), HasSubstr("name that directory first"));
+}
+
+}  // namespace
+}  // namespace sluice::offload::test
