@@ -217,7 +217,7 @@ bool halves_are_in_weights(const plan::Plan& plan) {
   });
 }
 
-// What copies and updates take of the memory.
+// Copies and updates take their part of the memory.
 void use_memory(const plan::Plan& plan, const Rates& rates, bench::VirtualCopies& copies,
                 VirtualOptimizer& optimizer) {
   optimizer.bytes_per_second = 1e9 * rates.update_GBps;

@@ -60,7 +60,7 @@ TEST_F(SwapStripePlaces, ExchangedMountPointsAreSaidInTheRightOrder) {
   EXPECT_EQ(difference_from(*store, 1), "");
 }
 
-// What is left behind by a mistaken clean would not be a run any more.
+// A mistaken clean would leave files behind that are a run no more.
 TEST_F(SwapStripePlaces, NoPartIsClearedWhileTheFirstIsThereUnderAnotherName) {
   exchange("a", "b");
   for (const CleanScope scope : {CleanScope::leftovers, CleanScope::everything})

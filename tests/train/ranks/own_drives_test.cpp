@@ -104,14 +104,14 @@ class OwnDrives : public testing::TestWithParam<Durability> {
     return all;
   }
 
-  // Of ranks whose states are in memory.
+  // States are in memory.
   config::TrainConfig with_checkpoints(int rank, const std::string& directory) const {
     config::TrainConfig config = config_of(rank);
     config.zero.offload_optimizer = test::small_config().zero.offload_optimizer;
     config.sluice.checkpoints.directory = directory;
     return config;
   }
-  // What each rank says of its checkpoint directory at the start; empty: nothing.
+  // The answer of each rank about its checkpoint directory at the start; empty: none.
   std::vector<std::string> said_of(const std::vector<std::string>& directories) const {
     std::vector<std::string> said(kRanks);
     on_ranks([&](int rank, zero::Ranks links) {

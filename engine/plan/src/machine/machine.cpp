@@ -22,7 +22,7 @@ namespace sluice::plan {
 
 namespace {
 
-// Of the system call, which knows no number for memory that is available: caches count as used.
+// The system call knows no number for memory that is available: caches count as used.
 std::uint64_t sysinfo_bytes(const std::string& key) {
   struct sysinfo info {};
   if (::sysinfo(&info) != 0) return 0;

@@ -14,7 +14,7 @@ _Hooks = MutableMapping[int, _Hook]  # a tensor's, by the number of their handle
 
 
 def give_hooks(stand_in: torch.Tensor, tensor: torch.Tensor) -> None:
-    """What was registered with a stand-in goes to the tensor of the unit's caller. ``handle.remove()`` works on.
+    """Hooks that were registered with a stand-in go to the tensor of the unit's caller. ``handle.remove()`` works on.
 
     A stand-in's gradient is only that of the unit.
     """

@@ -32,7 +32,7 @@ class Before(CallsInside):
 
 
 class Between(CallsInside):
-    """Of a block that was called and of one that is not yet, and of a weight by itself."""
+    """The block was called, is called later, or the weight is used by itself."""
 
     def forward(self, x: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
         x = self.blocks[0](x, condition) * self.blocks[1].embed(condition)
