@@ -14,7 +14,6 @@ from .._errors import wrong_type
 from ..runtime import lr_schedules
 from ..runtime.lr_schedules import Scheduler
 
-
 log = logging.getLogger("sluice")
 
 
