@@ -154,11 +154,11 @@ class Model {
   }
 
  private:
-  void add(const std::string& name, std::vector<std::pair<std::string, Tensor>> params,
+  void add(const std::string& name, const std::vector<std::pair<std::string, Tensor>>& params,
            std::function<Tensor(const Tensor&)> forward) {
     OwnUnit unit;
     unit.name = name;
-    for (auto& [param, value] : params) unit.named.push_back({param, value});
+    for (const auto& [param, value] : params) unit.named.push_back({param, value});
     units_.push_back(loop_.add_unit(std::move(unit)));
     forwards_.push_back(std::move(forward));
   }

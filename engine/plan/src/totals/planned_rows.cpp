@@ -62,6 +62,11 @@ std::string text_of(const models::StateFormat& format) {
          (moments > 0 && format.moments == config::MomentFormat::bf16 ? " in bf16" : "");
 }
 
+std::string second_states_text(const Plan& plan) {
+  return std::string("for updates that begin before ") +
+         (plan.own_loop() ? "step()" : "the norm is known");
+}
+
 // Adds the rows of bytes at home.
 void add_homes(Plan& plan) {
   const std::uint64_t hidden = pool_bytes(plan.unit_input_bytes());
@@ -74,10 +79,7 @@ void add_homes(Plan& plan) {
     gradients.note = std::string(name_of(plan.config.gradient_dtype())) + ", " + gradients.note;
   PlanRow states{"optimizer states", text_of(plan.state_format), {}};
   PlanRow cache{"cache", "of states on NVMe", {}};
-  PlanRow second{"second states",
-                 std::string("for updates that begin before ") +
-                     (plan.own_loop() ? "step()" : "the norm is known"),
-                 {}};
+  PlanRow second{"second states", second_states_text(plan), {}};
   PlanRow sums{"sums of gradients", "until the last backward of a step", {}};
   PlanRow inputs{"unit inputs", "for the backward pass", {}};
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
