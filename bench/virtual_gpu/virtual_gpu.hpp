@@ -1,7 +1,8 @@
 #pragma once
-// VirtualGpu: a VirtualDevice on which LibTorch computes. The matrix products of a model take their
-// operations over a rate; everything else that LibTorch does takes no time. Operations run on the
-// CPU when they are issued; what is late is when the device says that they have run.
+// VirtualGpu: a VirtualDevice on which LibTorch computes, and the configuration of its runs. The
+// matrix products of a model take their operations over a rate; everything else that LibTorch does
+// takes no time. Operations run on the CPU when they are issued; what is late is when the device
+// says that they have run.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
@@ -11,9 +12,27 @@
 #include <string>
 
 #include "device/run_device.hpp"
+#include "sluice/config/train_config.hpp"
 #include "virtual_device.hpp"
 
 namespace sluice::bench {
+
+// Weights at home on the GPU, states in host memory, with room for all.
+inline config::TrainConfig virtual_config(std::int64_t micro_batches, double clipping) {
+  config::TrainConfig config;
+  config.micro_batch_size = 1;
+  config.gradient_accumulation_steps = config.train_batch_size = micro_batches;
+  config.bf16 = true;
+  config.gradient_clipping = clipping;
+  config.zero.stage = 3;
+  config.zero.offload_optimizer.device = config::OffloadConfig::Device::cpu;
+  config.zero.offload_param.device = config::OffloadConfig::Device::none;
+  config.sluice.device_bytes = {config::ByteBudget::Kind::bytes, std::uint64_t{8} << 30U};
+  config.sluice.host_bytes = {config::ByteBudget::Kind::bytes, std::uint64_t{8} << 30U};
+  config.sluice.threads.compute = 1;  // threads that wait for work would run, and hold up the time
+  config.sluice.threads.optimizer = 2;
+  return config;
+}
 
 // One at a time in a process, because LibTorch has one list of observers.
 class VirtualGpu {

@@ -61,18 +61,7 @@ constexpr double kTokensThatCost = 8192;  // whose time it takes
 constexpr double kUpdateBytes = 26;       // of an element, read and written
 
 config::TrainConfig config_of(const Case& each) {
-  config::TrainConfig config;
-  config.micro_batch_size = 1;
-  config.gradient_accumulation_steps = config.train_batch_size = each.micro_batches;
-  config.bf16 = true;
-  config.gradient_clipping = each.clipping;
-  config.zero.stage = 3;
-  config.zero.offload_optimizer.device = config::OffloadConfig::Device::cpu;
-  config.zero.offload_param.device = config::OffloadConfig::Device::none;
-  config.sluice.device_bytes = {ByteBudget::Kind::bytes, std::uint64_t{8} << 30U};
-  config.sluice.host_bytes = {ByteBudget::Kind::bytes, std::uint64_t{8} << 30U};
-  config.sluice.threads.compute = 1;  // threads that wait for work would run, and hold up the time
-  config.sluice.threads.optimizer = 2;
+  config::TrainConfig config = bench::virtual_config(each.micro_batches, each.clipping);
   if (each.speculates) config.sluice.updates.speculative_bytes = {ByteBudget::Kind::percent, 100};
   return config;
 }

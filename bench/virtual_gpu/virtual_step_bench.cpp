@@ -71,20 +71,9 @@ constexpr double kGradientBytes = 2;
 constexpr double kHalfBytes = 2;  // of the upper half; read, and written
 
 config::TrainConfig config_of(const Case& each) {
-  config::TrainConfig config;
-  config.micro_batch_size = 1;
-  config.gradient_accumulation_steps = config.train_batch_size = each.micro_batches;
-  config.bf16 = true;
-  config.gradient_clipping = each.clipping;
-  config.zero.stage = 3;
-  config.zero.offload_optimizer.device = config::OffloadConfig::Device::cpu;
-  config.zero.offload_param.device = config::OffloadConfig::Device::none;
-  config.sluice.device_bytes = {ByteBudget::Kind::bytes, std::uint64_t{8} << 30U};
-  config.sluice.host_bytes = {ByteBudget::Kind::bytes, std::uint64_t{8} << 30U};
+  config::TrainConfig config = bench::virtual_config(each.micro_batches, each.clipping);
   config.sluice.passes.each = each.per_pass;
   if (each.last_pass > 0) config.sluice.passes.last = each.last_pass;
-  config.sluice.threads.compute = 1;  // threads that wait for work would run, and hold up the time
-  config.sluice.threads.optimizer = 2;
   config.sluice.updates.on_gpu = each.gpu_updates;
   config.zero.offload_optimizer.ratio = each.ratio;
   if (each.speculative > 0)

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "device/tensor_bytes.hpp"
 #include "measure/unit_workspaces.hpp"
 #include "run/initial_weights.hpp"
 #include "sluice/plan/make_plan.hpp"
@@ -66,6 +67,34 @@ inline void leave_halves_to_weights(plan::Plan& plan) {
   const std::uint64_t more = static_cast<std::uint64_t>(ring.tiles) * (ring.tile_bytes - before);
   plan.planned.tiers.host += more;
   plan.planned.pinned_bytes += more;
+}
+
+struct StepResults {
+  std::vector<double> losses;
+  std::vector<double> norms;
+  std::vector<bool> updated;
+  std::vector<torch::Tensor> weights;
+};
+
+inline void expect_same(const StepResults& results, const StepResults& expected) {
+  EXPECT_EQ(results.losses, expected.losses);
+  EXPECT_EQ(results.norms, expected.norms);
+  EXPECT_EQ(results.updated, expected.updated);
+  ASSERT_EQ(results.weights.size(), expected.weights.size());
+  for (std::size_t u = 0; u < results.weights.size(); ++u)
+    EXPECT_TRUE(torch::equal(results.weights[u], expected.weights[u])) << "weights of unit " << u;
+}
+
+// The gathered weights of all units.
+inline std::vector<torch::Tensor> weights_of(RunResources& resources) {
+  std::vector<torch::Tensor> weights;
+  zero::GatherStall stall;
+  for (const auto& unit : resources.units) {
+    unit->finish_gather(stall);
+    weights.push_back(tensor_over(unit->weights(), resources.plan.compute_dtype).clone());
+    unit->release();
+  }
+  return weights;
 }
 
 // Keeps the run's data, and its swap directory.

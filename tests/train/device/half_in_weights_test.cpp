@@ -96,7 +96,7 @@ class HalvesInWeights : public test::MovedHomes {
     StepRunner runner(resources, kSeed);
     StepResults results;
     take_steps(resources, runner, progress, 2, results);
-    results.weights = weights_of(resources);
+    results.weights = test::weights_of(resources);
     return results;
   }
 

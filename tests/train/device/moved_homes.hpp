@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "device/tensor_bytes.hpp"
 #include "device_run.hpp"
 #include "sluice/plan/tile_layout.hpp"
 
@@ -18,26 +17,14 @@ struct Steps {
   bool fp32 = false;
 };
 
-struct StepResults {
-  std::vector<double> losses;
-  std::vector<double> norms;
-  std::vector<bool> updated;
-  std::vector<torch::Tensor> weights;
-};
-
-inline void expect_same(const StepResults& results, const StepResults& expected) {
-  EXPECT_EQ(results.losses, expected.losses);
-  EXPECT_EQ(results.norms, expected.norms);
-  EXPECT_EQ(results.updated, expected.updated);
-  EXPECT_TRUE(results.updated.back());
-  ASSERT_EQ(results.weights.size(), expected.weights.size());
-  for (std::size_t u = 0; u < results.weights.size(); ++u)
-    EXPECT_TRUE(torch::equal(results.weights[u], expected.weights[u])) << "weights of unit " << u;
-}
-
 class MovedHomes : public DeviceRun {
  protected:
   static constexpr int kSteps = 4;
+
+  static void expect_same(const StepResults& results, const StepResults& expected) {
+    test::expect_same(results, expected);
+    EXPECT_TRUE(results.updated.back());
+  }
 
   plan::Plan plan_of_case(const RunCase& each, const Steps& steps = {}) const {
     config::TrainConfig config = config_of(each);
@@ -87,16 +74,6 @@ class MovedHomes : public DeviceRun {
       results.updated.push_back(runner.end_step(backward, update, progress).updated);
     }
     runner.finish_updates();
-  }
-  static std::vector<torch::Tensor> weights_of(RunResources& resources) {
-    std::vector<torch::Tensor> weights;
-    zero::GatherStall stall;
-    for (const auto& unit : resources.units) {
-      unit->finish_gather(stall);
-      weights.push_back(tensor_over(unit->weights(), resources.plan.compute_dtype).clone());
-      unit->release();
-    }
-    return weights;
   }
 };
 

@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "device/tensor_bytes.hpp"
 #include "device_run.hpp"
 #include "saved/checkpoint.hpp"
 #include "saved/find_source.hpp"
@@ -31,11 +30,7 @@ constexpr double kNever = 1e9;    // norms are smaller
 constexpr double kAlways = 1e-6;  // norms are larger
 constexpr int kSteps = 6;
 
-struct Result {
-  std::vector<double> losses;
-  std::vector<double> norms;
-  std::vector<bool> updated;
-  std::vector<torch::Tensor> weights;
+struct Result : test::StepResults {
   SpeculativeCounters speculated;
 };
 
@@ -67,37 +62,19 @@ class Speculation : public test::DeviceRun {
     runner.finish_updates();
     EXPECT_LE(resources.host_pool->usage().peak_live_bytes, plan.planned.tiers.host);
     result.speculated = resources.updater->counters().speculated;
-    result.weights = weights_of(resources);
+    result.weights = test::weights_of(resources);
     return result;
   }
   static RunDevice device_of(const plan::Plan& plan) {
     return plan.device.gpu ? test::make_stand_in_gpu(plan.planned.tiers.device)
                            : make_run_device(plan, nullptr);
   }
-  static std::vector<torch::Tensor> weights_of(RunResources& resources) {
-    std::vector<torch::Tensor> weights;
-    zero::GatherStall stall;
-    for (const auto& unit : resources.units) {
-      unit->finish_gather(stall);
-      weights.push_back(tensor_over(unit->weights(), resources.plan.compute_dtype).clone());
-      unit->release();
-    }
-    return weights;
-  }
-  static void expect_same(const Result& a, const Result& b) {
-    EXPECT_EQ(a.losses, b.losses);
-    EXPECT_EQ(a.norms, b.norms);
-    EXPECT_EQ(a.updated, b.updated);
-    ASSERT_EQ(a.weights.size(), b.weights.size());
-    for (std::size_t u = 0; u < a.weights.size(); ++u)
-      EXPECT_TRUE(torch::equal(a.weights[u], b.weights[u])) << "weights of unit " << u;
-  }
   Result run_both(Case each, On on) const {
     const Result waiting = run(each, on);
     EXPECT_EQ(waiting.speculated.kept + waiting.speculated.dropped, 0);
     each.speculative = true;
     Result speculative = run(each, on);
-    expect_same(speculative, waiting);
+    test::expect_same(speculative, waiting);
     return speculative;
   }
 };
@@ -182,7 +159,7 @@ TEST_F(Speculation, UnitsWithoutRoomWaitForTheNorm) {
   each.speculative = true;
   each.host_bytes = all - second / 2;
   const Result result = run(each, On::host);
-  expect_same(result, waiting);
+  test::expect_same(result, waiting);
   EXPECT_GT(result.speculated.kept, 0);
   EXPECT_LT(result.speculated.kept, kSteps * kUnits);
 }
@@ -230,7 +207,7 @@ TEST_F(Speculation, ARunContinuesFromTheCheckpointBeforeAStepThatDidNotEnd) {
   }
   runner.finish_updates();
   EXPECT_EQ(losses, undisturbed.losses);
-  const std::vector<torch::Tensor> weights = weights_of(resources);
+  const std::vector<torch::Tensor> weights = test::weights_of(resources);
   for (std::size_t u = 0; u < weights.size(); ++u)
     EXPECT_TRUE(torch::equal(weights[u], undisturbed.weights[u])) << u;
 }
