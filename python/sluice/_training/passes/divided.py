@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -79,12 +80,14 @@ class _Outputs:
             return tensor
         if id(tensor) not in self._made:
             made = _Divided.apply(tensor, self._hooks.loop)
-            made.register_hook(self._begin_backward)  # before a hook of the script's, which may fail
+            # Before a hook of the script's, which may fail. It must not lead to `made`: PyTorch's graphs are not collected.
+            made.register_hook(functools.partial(_begin_backward, self._hooks))
             self._made[id(tensor)] = tensor, made
         return self._made[id(tensor)][1]
 
-    def _begin_backward(self, gradient: torch.Tensor) -> None:
-        self._hooks.begin_backward()
+
+def _begin_backward(hooks: Hooks, gradient: torch.Tensor) -> None:
+    hooks.begin_backward()
 
 
 def divided_outputs(output: Any, hooks: Hooks) -> Any:

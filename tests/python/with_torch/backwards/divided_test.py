@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -101,6 +103,21 @@ def test_a_loss_of_several_outputs_is_divided_once() -> None:
     expected = norm_and_weights(of_engine, lambda number, output: of_engine.backward(loss_of(output)))
     mine = norm_and_weights(small(KINDS["dict"][0]), lambda number, output: loss_of(output).backward())
     torch.testing.assert_close(mine[1:], expected[1:], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("begun_by", ["the engine", "the script", "nobody"])
+def test_nothing_keeps_an_output_or_a_dropped_engine(begun_by: str) -> None:
+    engine = small(KINDS["dict"][0])
+    kept: list[weakref.ref[Any]] = [weakref.ref(engine)]
+    for number in range(3):
+        output = engine(data(number))
+        kept += map(weakref.ref, output.values())
+        if begun_by != "nobody":
+            (engine.backward if begun_by == "the engine" else torch.Tensor.backward)(output["loss"])
+        engine.step()
+    del output, engine
+    gc.collect()
+    assert [reference() for reference in kept] == [None] * 7
 
 
 def test_an_output_may_be_changed_in_place() -> None:
