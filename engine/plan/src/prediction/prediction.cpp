@@ -251,7 +251,8 @@ std::string prediction_text(const Prediction& prediction, const SavedRates& save
   std::vector<std::vector<std::string>> rows = {{"a step, by what it needs", "alone"}};
   for (const auto& [link, alone] : prediction.links()) rows.push_back({link, seconds(alone)});
   char rate[48];
-  std::snprintf(rate, sizeof rate, "%.0f tokens/s", prediction.tokens_per_second);
+  const double tokens = prediction.tokens_per_second;
+  std::snprintf(rate, sizeof rate, "%.*f tokens/s", tokens < 100 ? 1 : 0, tokens);
   return format_table(rows) + "predicted: " + seconds(prediction.step_seconds) + " a step, " +
          rate + ", bound by " + prediction.bound_by + " (rates measured " + saved.measured + ")\n";
 }

@@ -102,7 +102,10 @@ void add_homes(Plan& plan) {
     if (unit.second_states) second.bytes.host += all_parts_bytes(plan, u);
     for (const Tier tier : unit.inputs) add_to(inputs.bytes, tier, block_bytes(plan, tier, hidden));
   }
-  if (states.bytes.nvme > 0) states.note += ", " + std::to_string(slots(plan)) + " slots on disk";
+  if (states.bytes.nvme > 0) {
+    const int count = slots(plan);
+    states.note += ", " + std::to_string(count) + (count == 1 ? " slot on disk" : " slots on disk");
+  }
   for (PlanRow* row : {&weights, &gradients, &states}) plan.planned.rows.push_back(std::move(*row));
   if (!plan.own_loop()) plan.planned.rows.push_back(std::move(inputs));
   if (sums.bytes.device > 0) plan.planned.rows.push_back(std::move(sums));
