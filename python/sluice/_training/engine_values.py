@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import torch
 from torch import nn
 
+from .full_state_dict import HOW_TO_LOAD
 from .offloaded import OffloadedModel
 from .report import Report
 from .optimizer import SluiceOptimizer
@@ -278,10 +279,7 @@ class EngineValues(nn.Module):
         ``destination``: the dict to put them in. ``prefix``: of their names. ``keep_vars``: the parameters themselves, which
         are empty between passes.
         """
-        left_out: set[str] = set()
-        if exclude_frozen_parameters:
-            named = self.module.named_parameters(remove_duplicate=False)
-            left_out = {name for name, parameter in named if not parameter.requires_grad}
+        left_out = self._frozen_names() if exclude_frozen_parameters else set()
         values: Mapping[str, Any] = self.module.state_dict(keep_vars=True) if keep_vars else self._offloaded.state_dict(left_out)
         made = {} if destination is None else destination
         made.update({prefix + name: value for name, value in values.items() if name not in left_out})
@@ -293,14 +291,19 @@ class EngineValues(nn.Module):
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Raises ValueError: between passes the engine's parameters are empty, and nothing could be copied to them."""
-        raise ValueError(
-            "an engine's parameters are empty between passes: load_checkpoint() loads a checkpoint of save_checkpoint(). Weights alone are "
-            "loaded inside sluice.zero.GatheredParameters(list(engine.module.parameters()), modifier_rank=0), by "
-            "engine.module.load_state_dict()"
-        )
+        raise ValueError(HOW_TO_LOAD)
 
-    def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters: bool = False) -> dict[str, Any]:
-        return self.module_state_dict(exclude_frozen_parameters=exclude_frozen_parameters)
+    def _frozen_names(self) -> set[str]:
+        named = self.module.named_parameters(remove_duplicate=False)
+        return {name for name, parameter in named if not parameter.requires_grad}
+
+    def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters: bool = False) -> dict[str, Any] | None:
+        """As :meth:`module_state_dict` on rank 0. None on the others, which hold one parameter at a time."""
+        left_out = self._frozen_names() if exclude_frozen_parameters else set()
+        found = self._offloaded.state_dict(left_out, keeps=self.global_rank == 0)
+        return found if self.global_rank == 0 else None
+
+    _consolidated_16bit_state_dict = _zero3_consolidated_16bit_state_dict
 
     def save_16bit_model(
         self, save_dir: str, save_filename: str = "pytorch_model.bin", exclude_frozen_parameters: bool = False
@@ -309,8 +312,8 @@ class EngineValues(nn.Module):
 
         Raises OSError with the path, where the disk is full for example.
         """
-        weights = self.module_state_dict(exclude_frozen_parameters=exclude_frozen_parameters)
-        if self.global_rank == 0:
+        weights = self._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters)
+        if weights is not None:
             write_weights(save_dir, save_filename, weights)
         return True
 

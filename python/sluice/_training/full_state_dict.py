@@ -14,6 +14,12 @@ from torch import nn
 from .passes.absent import Absent
 from .watched_loop import WatchedLoop
 
+HOW_TO_LOAD = (
+    "an engine's parameters are empty between passes: load_checkpoint() loads a checkpoint of save_checkpoint(). Weights alone are "
+    "loaded inside sluice.zero.GatheredParameters(list(engine.module.parameters()), modifier_rank=0), by "
+    "engine.module.load_state_dict()"
+)
+
 
 class FullStateDicts:
     """Hooks on the ``state_dict()`` of a model and its modules, which put the values in that the tiers hold.
@@ -26,6 +32,7 @@ class FullStateDicts:
     def __init__(self, model: nn.Module, parameters: Mapping[str, nn.Parameter], loop: WatchedLoop) -> None:
         self._model, self._loop = model, loop
         self._without: Collection[str] = ()  # names of the model that copies() leaves out
+        self._keeps = True  # False: values are read with the other ranks, and dropped
         self._filled: weakref.WeakValueDictionary[str, torch.Tensor] = weakref.WeakValueDictionary()  # the last, by first name
         self._names: dict[torch.Tensor, str] = {parameter: name for name, parameter in parameters.items()}
         places = [value for module in model.modules() for value in module._parameters.values() if value is not None]
@@ -33,6 +40,7 @@ class FullStateDicts:
         modules = [module for module in model.modules() if module._parameters]
         self._handles = [_add_first(model, functools.partial(FullStateDicts._fill_others, self))]
         self._handles += [_add_first(module, functools.partial(FullStateDicts._fill, self)) for module in modules]
+        self._handles += [module.register_load_state_dict_pre_hook(_refuse_load) for module in modules]
 
     def remove(self) -> None:
         """Removes the hooks from the model."""
@@ -40,15 +48,20 @@ class FullStateDicts:
             handle.remove()
         self._handles.clear()
 
-    def copies(self, without: Collection[str]) -> dict[str, Any]:
-        """The model's state dict in CPU memory, without some names. None of its tensors is the model's own."""
+    def copies(self, without: Collection[str], keeps: bool = True) -> dict[str, Any]:
+        """The model's state dict in CPU memory, without some names. None of its tensors is the model's own.
+
+        ``keeps`` False: empty. The rank takes part in the reads of the others, one parameter at a time.
+        """
         self._loop.check_open()
-        self._without = without
+        self._without, self._keeps = without, keeps
         try:
             found = self._model.state_dict()
             self._fill_absent(found)  # which a script's hook has put there
         finally:
-            self._without = ()
+            self._without, self._keeps = (), True
+        if not keeps:
+            return {}
         filled = set(map(id, self._filled.values()))
         return {
             name: value if id(value) in filled or not isinstance(value, torch.Tensor) else value.detach().to("cpu", copy=True)
@@ -91,8 +104,16 @@ class FullStateDicts:
         if name in self._tied and before is not None and any(value is before for value in state_dict.values()):
             return before
         filled: torch.Tensor = self._loop.parameter(name)
+        if not self._keeps:
+            filled = filled.new_zeros(()).expand(filled.shape)  # a script's hook may compute with it
         self._filled[name] = filled
         return filled
+
+
+def _refuse_load(module: nn.Module, state_dict: Mapping[str, Any], prefix: str, *others: Any) -> None:
+    for key, parameter in module._parameters.items():
+        if prefix + key in state_dict and parameter is not None and parameter.numel() < getattr(parameter, "ds_numel", 0):
+            raise ValueError(f"parameter {prefix}{key}: {HOW_TO_LOAD}")
 
 
 def _add_first(module: nn.Module, hook: Any) -> Any:

@@ -302,12 +302,12 @@ class OffloadedModel:
         """The groups of the configuration, as those of an optimizer."""
         return [{**values, "params": [self.parameters[name] for name in names]} for names, values in self.loop.groups]
 
-    def state_dict(self, without: Collection[str] = ()) -> dict[str, Any]:
+    def state_dict(self, without: Collection[str] = (), keeps: bool = True) -> dict[str, Any]:
         """Copies of the weights in the data type that computes, and of the buffers, by the names of the model.
 
-        They are in CPU memory. ``without``: names of what is left out, and is not read.
+        They are in CPU memory. ``without``: names of what is left out, and is not read. ``keeps``: as for the copies.
         """
-        return self._state_dicts.copies(without)
+        return self._state_dicts.copies(without, keeps)
 
     def end_changes(self) -> None:
         """Sets the parameters that were changed inside GatheredParameters, when the last one has ended. Every rank calls it.

@@ -6,7 +6,7 @@ by DeepSpeed's names, and ``importlib.metadata`` a version: Transformers, Accele
 ``TrainingArguments(deepspeed="ds.json")`` asks for DeepSpeed. Nothing is installed, and an installed deepspeed is not read.
 
 Variables of the environment that DeepSpeed's launcher sets for one process (``RANK``, ``LOCAL_RANK``, ``WORLD_SIZE``,
-``MASTER_ADDR``, ``MASTER_PORT``) are set where they are missing. Raises ImportError where a deepspeed is imported already.
+``MASTER_ADDR``, ``MASTER_PORT``) are set where they are missing, the port to one that is free. Raises ImportError where a deepspeed is imported already.
 A name that Sluice lacks raises AttributeError, a module ModuleNotFoundError, and ``from deepspeed import NAME`` ImportError.
 """
 
@@ -18,6 +18,7 @@ import importlib.machinery
 import importlib.metadata
 import importlib.util
 import os
+import socket
 import sys
 from collections.abc import Iterable, Sequence
 from types import ModuleType
@@ -34,7 +35,7 @@ PROVIDED_VERSION = "0.19.8+sluice"
 """The version that ``deepspeed`` has here: that of DeepSpeed whose interface it follows."""
 
 _NAME = "deepspeed"
-_ENVIRONMENT = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+_ENVIRONMENT = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
 
 
 def _missing(name: str, kind: str = "") -> str:
@@ -105,7 +106,9 @@ class _Finder(importlib.metadata.DistributionFinder):
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname == _NAME:
-            return importlib.machinery.ModuleSpec(_NAME, _Loader(), origin=__file__, is_package=True)
+            spec = importlib.machinery.ModuleSpec(_NAME, _Loader(), origin=sluice.__file__, is_package=True)
+            spec.has_location = True  # scripts print `deepspeed.__file__`
+            return spec
         if not fullname.startswith(_NAME + "."):
             return None
         there = None
@@ -122,6 +125,13 @@ class _Finder(importlib.metadata.DistributionFinder):
         return [_Metadata()] if context.name in (None, _NAME) else []
 
 
+def _free_port() -> str:
+    """Two runs of one process each may share a host."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
 def _provide() -> None:
     there = sys.modules.get(_NAME)
     if isinstance(there, _Provided):
@@ -136,6 +146,7 @@ def _provide() -> None:
     take_variables()
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    os.environ.setdefault("MASTER_PORT", _free_port() if os.environ["WORLD_SIZE"] == "1" else "29500")
 
 
 _provide()

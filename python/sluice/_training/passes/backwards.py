@@ -76,7 +76,10 @@ class Backwards:
         state = call.state
         _refuse_graphs()
         if call.weights_version != self._loop.weights_version:
-            raise RuntimeError(f"the weights of {state.name} have changed since its forward: backward comes before step()")
+            raise RuntimeError(
+                f"weights have changed since the forward of {state.name}: backward comes before step(), before a checkpoint is loaded "
+                "and before a weight is set"
+            )
         self.begin()
         self._open_call(call)
 

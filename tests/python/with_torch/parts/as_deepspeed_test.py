@@ -55,6 +55,10 @@ def test_classes_and_modules_are_those_of_sluice() -> None:
     assert lines == ["True True", "True True", "sluice.ops.adam sluice.ops.adam sluice.runtime.lr_schedules"]
 
 
+def test_it_has_a_file() -> None:
+    assert output_of("import deepspeed, sluice; print(deepspeed.__file__ == sluice.__file__)") == ["True"]
+
+
 # Names that Transformers 5.23, Accelerate 1.15 and PEFT 0.21 import or touch for one rank.
 IMPORTS = """
 import deepspeed
@@ -120,9 +124,13 @@ def test_another_deepspeed_that_is_imported_already_is_refused(tmp_path: Path) -
 
 
 def test_the_environment_is_that_of_one_process() -> None:
-    show = "import os; print([os.environ[k] for k in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'MASTER_PORT')])"
-    assert output_of(show) == ["['0', '0', '1', '29500']"]
-    assert output_of(show, MASTER_PORT="1234") == ["['0', '0', '1', '1234']"]
+    show = "import os; print(*[os.environ[k] for k in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'MASTER_PORT')])"
+    *place, port = output_of(show)[0].split()
+    assert place == ["0", "0", "1"]
+    assert 1024 <= int(port) < 65536
+    assert output_of(show)[0].split()[-1] != port  # the system gives the next one
+    assert output_of(show, MASTER_PORT="1234") == ["0 0 1 1234"]
+    assert output_of(show, RANK="1", WORLD_SIZE="2") == ["1 0 2 29500"]  # processes that meet
 
 
 def test_a_script_runs_as_the_main_program(tmp_path: Path) -> None:

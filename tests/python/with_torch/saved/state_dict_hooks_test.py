@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from ranks_test import run_text
 from small_models import Tied, config, engine_of, make
 from torch import nn
+
+import sluice
 
 
 def rename(module: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: Any) -> None:
@@ -75,4 +78,65 @@ def test_frozen_parameters_are_left_out_under_any_name() -> None:
     found = engine.module_state_dict(exclude_frozen_parameters=True)
     assert {name for name in found if ".up." in name} == set()
     assert found.keys() == {name for name in engine.module_state_dict() if ".up." not in name}
+    engine.destroy()
+
+
+GATHERED = """
+import os, sys, weakref
+import torch
+sys.path.insert(0, sys.argv[1])
+from small_models import Tied, config, engine_of, make
+
+rank = int(os.environ["RANK"])
+
+
+def join(module, state_dict, prefix, metadata):  # computes with values on every rank
+    state_dict[prefix + "joined"] = torch.cat([state_dict[prefix + "up.weight"].T, state_dict[prefix + "down.weight"]])
+
+
+model = make(Tied, blocks=2)
+model.blocks[0].register_state_dict_post_hook(join)
+expected = {name: value.clone() for name, value in model.state_dict().items()}
+engine = engine_of(model, config())
+made, values_of = [], engine.loop.parameter
+
+
+def parameter(name):
+    value = values_of(name)
+    made.append(weakref.ref(value))
+    return value
+
+
+engine.loop.parameter = parameter
+found = engine._consolidated_16bit_state_dict()
+if rank == 0:
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+else:
+    assert found is None
+    assert made and not any(value() is not None for value in made)
+engine.save_16bit_model(sys.argv[2])
+engine.destroy()
+open(os.path.join(sys.argv[2], str(rank)), "w").write("null")
+"""
+
+
+def test_other_ranks_than_the_first_keep_no_weights_of_a_file(tmp_path: Path) -> None:
+    run_text(GATHERED, tmp_path)
+    expected = make(Tied, blocks=2).state_dict()
+    saved = torch.load(tmp_path / "pytorch_model.bin")
+    assert all(torch.equal(saved[name], value) for name, value in expected.items())
+
+
+@pytest.mark.parametrize("options", [{}, {"strict": False}, {"assign": True}])
+def test_loading_into_empty_modules_says_how_it_is_done(options: dict[str, bool]) -> None:
+    model = make(blocks=1)
+    values = {name: value.clone() + 1 for name, value in model.state_dict().items()}
+    engine = engine_of(model)
+    with pytest.raises(ValueError, match=r"parameter [\w.]+: an engine's parameters are empty.*GatheredParameters"):
+        model.load_state_dict(values, **options)
+    model.load_state_dict({}, strict=False)
+    with sluice.zero.GatheredParameters(list(model.parameters()), modifier_rank=0):
+        model.load_state_dict(values)
+    assert_equal(engine.module_state_dict(), values)
     engine.destroy()
