@@ -128,15 +128,18 @@ class Guards:
 
     def __init__(self, units: Iterable[Iterable[torch.Tensor]]) -> None:
         self._units: list[list[torch.Tensor]] = []
+        self._gathered: list[list[torch.Tensor]] = []  # by unit: its parameters, and what comes and goes with tied ones
         self._lent: set[torch.Tensor] = set()
         of_own_class: dict[torch.Tensor, None] = {}  # in order
+        neighbours: dict[torch.Tensor, list[torch.Tensor]] = {}  # by parameter: all with the same first unit
         for unit in units:
-            self._units.append([])
-            for each in unit:
-                if type(each) in (nn.Parameter, AbsentParameter):
-                    self._units[-1].append(each)
-                elif each.requires_grad:
-                    of_own_class[each] = None
+            given = list(unit)
+            first = [each for each in given if each not in neighbours]
+            neighbours.update(dict.fromkeys(first, first))
+            gathered = dict.fromkeys(other for each in given for other in neighbours[each])
+            self._units.append(list(filter(_has_usual_class, given)))
+            self._gathered.append(list(filter(_has_usual_class, gathered)))
+            of_own_class.update(dict.fromkeys(each for each in given if each.requires_grad and not _has_usual_class(each)))
         if of_own_class:
             names = [f"{_name_of(each)} ({type(each).__name__})" for each in of_own_class]
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
@@ -159,8 +162,8 @@ class Guards:
         self.left(unit)
 
     def left(self, unit: int) -> None:
-        """Another unit that is entered may still have them."""
-        for parameter in self._units[unit]:
+        """Another unit that is entered may still have them. A tied weight takes those along that it brought from its first unit."""
+        for parameter in self._gathered[unit]:
             if type(parameter) is nn.Parameter and (parameter.numel() == 0 or parameter in self._lent):
                 parameter.__class__ = AbsentParameter  # type: ignore[assignment]
         if self._lent:
@@ -171,6 +174,10 @@ class Guards:
         """As :meth:`left` for every unit."""
         for unit in range(len(self._units)):
             self.left(unit)
+
+
+def _has_usual_class(parameter: torch.Tensor) -> bool:
+    return type(parameter) in (nn.Parameter, AbsentParameter)
 
 
 def _called(func: Any) -> tuple[str, str]:

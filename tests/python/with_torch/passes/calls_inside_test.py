@@ -9,12 +9,13 @@ from typing import Any
 import forked
 import pytest
 import torch
-from small_models import MEMORY_OF_ITS_OWN, CallsInside, Conditioned, config, differences, engine_of, make
+from small_models import LENGTH, MEMORY_OF_ITS_OWN, CallsInside, Conditioned, config, differences, engine_of, make
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from sluice import utils
 from sluice._training.owners import owner_of
+from sluice._training.passes.absent import AbsentParameter
 from sluice._training.units import Choice, find_units
 
 SCRIPT = Path(__file__).parent / "calls_inside_script.py"
@@ -74,6 +75,24 @@ class Frozen(CallsInside):
         self.blocks[0].requires_grad_(False)
 
 
+class Shared(CallsInside):
+    """A block's weight is the last layer's too, which the forward uses itself: the block's other weights come and go with it.
+
+    An evaluation uses one of them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(LENGTH, LENGTH)
+        self.out.weight = self.blocks[0].mix.weight
+
+    def forward(self, x: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
+        penalty = 0 if torch.is_grad_enabled() else self.blocks[0].embed[0].weight.square().sum()
+        for block in self.blocks:
+            x = block(x, condition)
+        return nn.functional.linear(x, self.out.weight) + penalty
+
+
 class Aside(CallsInside):
     """A loss leaves the forward as an attribute, and not in its output: its backward comes first."""
 
@@ -104,7 +123,7 @@ def train(model: nn.Module, tier: str, keys: dict[str, Any], plain: nn.Module, u
                 assert theirs is None or (mine is not None and torch.equal(mine, theirs)), name
         engine.step()
         losses.append(loss.item())
-    assert all(parameter.shape == torch.Size([0]) for parameter in model.parameters())
+    assert all(isinstance(each, AbsentParameter) and each.shape == torch.Size([0]) for each in model.parameters())
     with torch.no_grad():
         losses.append(loss_of(engine, model, 6).item())
     engine.destroy()
@@ -133,7 +152,7 @@ def train_plain(model: type[nn.Module]) -> tuple[nn.Module, list[float]]:
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # of the evaluation
-@pytest.mark.parametrize("model", [CallsInside, Before, Between, NotCalled, Checkpointed, Reentrant, Frozen, Aside])
+@pytest.mark.parametrize("model", [CallsInside, Before, Between, NotCalled, Checkpointed, Reentrant, Frozen, Shared, Aside])
 def test_calls_from_outside_follow_plain_pytorch(model: type[nn.Module]) -> None:
     first, expected = train_plain(model)
     losses = [train(make(model), tier, keys, first) for tier, keys in TIERS]
@@ -158,7 +177,7 @@ def test_a_unit_that_is_chosen_inside_another_one_is_a_unit_of_its_own() -> None
     assert [name for name, _ in find_units(model, nested)[0].params] == ["blocks.0.mix.weight", "blocks.0.mix.bias"]
 
 
-@pytest.mark.parametrize("model", [CallsInside, Before, Between, Checkpointed, Frozen])
+@pytest.mark.parametrize("model", [CallsInside, Before, Between, Checkpointed, Frozen, Shared])
 @pytest.mark.parametrize("units", [nested, ["Conditioned", "Sequential", "Linear"], ["ModuleList", "blocks.1"]])
 def test_units_inside_units_follow_plain_pytorch(units: Choice, model: type[nn.Module]) -> None:
     first, expected = train_plain(model)
