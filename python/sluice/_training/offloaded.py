@@ -201,8 +201,7 @@ class OffloadedModel:
         self.device = torch.device(self.loop.device)
         devices.move(self._kept(), self.device, self.dtype)
         self.renew_hooks()
-        gathered = [[unit, *(self.units[index] for index in unit.inside)] for unit in self.units]
-        self.loop.guard([parameter for each in units for _, parameter in each.params] for units in gathered)
+        self.loop.guard([parameter for _, parameter in unit.params] for unit in self.units)
 
     def renew_hooks(self) -> None:
         """Sets the hooks, again where they were: Lightning removes all of a model before it makes an engine to evaluate."""

@@ -93,6 +93,15 @@ class Shared(CallsInside):
         return nn.functional.linear(x, self.out.weight) + penalty
 
 
+class FromWithin(CallsInside):
+    """Weights of inner modules are used first, and then one of the block around them."""
+
+    def forward(self, x: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
+        x = x @ self.blocks[0].embed[0].weight.t() @ self.blocks[1].embed[2].weight.t()
+        penalty = self.blocks[0].mix.weight.square().sum() + self.blocks[1].mix.weight.square().sum()
+        return super().forward(x, condition) + penalty
+
+
 class Aside(CallsInside):
     """A loss leaves the forward as an attribute, and not in its output: its backward comes first."""
 
@@ -177,7 +186,7 @@ def test_a_unit_that_is_chosen_inside_another_one_is_a_unit_of_its_own() -> None
     assert [name for name, _ in find_units(model, nested)[0].params] == ["blocks.0.mix.weight", "blocks.0.mix.bias"]
 
 
-@pytest.mark.parametrize("model", [CallsInside, Before, Between, Checkpointed, Frozen, Shared])
+@pytest.mark.parametrize("model", [CallsInside, Before, Between, Checkpointed, Frozen, Shared, FromWithin])
 @pytest.mark.parametrize("units", [nested, ["Conditioned", "Sequential", "Linear"], ["ModuleList", "blocks.1"]])
 def test_units_inside_units_follow_plain_pytorch(units: Choice, model: type[nn.Module]) -> None:
     first, expected = train_plain(model)
