@@ -36,7 +36,6 @@ _FORMULAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "CPUSGD": ("SGD", ("lr", "momentum", "dampening", "weight_decay", "nesterov")),
 }
 
-
 # Facts of an optimizer that hold for all its groups here, and their defaults where its class has none.
 _OF_ALL_GROUPS = {
     "amsgrad": False,
@@ -155,7 +154,8 @@ class TierOptimizer(torch.optim.Optimizer):
     """Parameter groups of a model over memory tiers, with the values of the next step; schedulers may change them.
 
     ``client``: an optimizer whose formula, groups and hooks are taken over. ``groups``: without one, groups that differ from the
-    configuration's. States are at their tiers and not in ``state``. Private: the optimizers that users get inherit it.
+    configuration's. ``is_guest``: its engine computes over another one, whose optimizer has the values of the steps. States are
+    at their tiers and not in ``state``. Private: the optimizers that users get inherit it.
     """
 
     def __init__(
@@ -163,6 +163,7 @@ class TierOptimizer(torch.optim.Optimizer):
         offloaded: OffloadedModel,
         client: torch.optim.Optimizer | None,
         groups: list[dict[str, Any]] | None = None,
+        is_guest: bool = False,
     ) -> None:
         defaults = dict(offloaded.loop.optimizer_values if client is None else client.defaults)
         super().__init__([{"params": []}], defaults)
@@ -181,7 +182,8 @@ class TierOptimizer(torch.optim.Optimizer):
         self._keys = [{*_NUMBERS, "betas"} & set(group) for group in self.param_groups]
         self._fixed = [{key: group.get(key) or 0 for key in _FIXED} for group in self.param_groups]
         self._step_values()  # raises now for what no step can have
-        offloaded.loop.values_by(weakref.WeakMethod(self._step_values))
+        if not is_guest:
+            offloaded.loop.values_by(weakref.WeakMethod(self._step_values))
 
     def end_step(self) -> Any:
         """Ends the step of the loop with the values of the groups. Returns its StepResult.
@@ -199,8 +201,7 @@ class TierOptimizer(torch.optim.Optimizer):
         return self._offloaded.loop.end_step(self._step_values())
 
     def _step_values(self) -> list[dict[str, float]]:
-        count = len(self._keys)
-        client = self._client()
+        client, count = self._client(), len(self._keys)
         if client is not None and client.param_groups is not self.param_groups:
             raise ValueError(
                 "the script's optimizer and the one that was made of it have different lists of parameter groups: one was set since. "
@@ -312,7 +313,7 @@ class SluiceOptimizer(TierOptimizer):
         client: torch.optim.Optimizer | None,
         groups: list[dict[str, Any]] | None,
     ) -> None:
-        super().__init__(offloaded, client, groups)
+        super().__init__(offloaded, client, groups, engine._is_guest)
         self._engine: Any = engine  # a weak one after destroy()
         self._is_guest = engine._is_guest
         self.overflow = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -249,6 +250,33 @@ def test_a_loop_without_an_engine(tmp_path: Path) -> None:
     assert_equal(results[0][0], results[1][0])
     kept, dropped = results[1][1]
     assert kept > dropped > 0
+
+
+@pytest.mark.parametrize("guest", ["none", "lives", "ended"])
+def test_an_engine_that_evaluates_over_the_one_that_trains_keeps_them(guest: str) -> None:
+    """Rates of the steps are those of the script's scheduler, and not of the configuration that the other engine has too."""
+    model = make(Tied)
+    client = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.LambdaLR(client, lambda step: 1 / (step + 1))
+    engine = engine_of(model, config(sluice={**IN_PLACE, **EARLY}), optimizer=client, lr_scheduler=schedule)
+    if guest != "none":
+        source = config()
+        del source["optimizer"]
+        other = engine_of(model, source)
+        with torch.no_grad():
+            assert torch.equal(other(batch(0)[0]), engine(batch(0)[0]))
+        if guest == "ended":
+            other.destroy()
+            del other
+            gc.collect()
+    for step in range(STEPS):
+        ids, targets = batch(step)
+        engine.backward(loss_of(engine(ids), targets))
+        engine.step()
+    kept, dropped = counts(engine)
+    assert kept > 0
+    assert dropped == 0
+    engine.destroy()
 
 
 def test_a_graph_that_is_used_twice() -> None:
