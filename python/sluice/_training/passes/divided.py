@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
-import dataclasses
 import functools
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .inputs import put
+from .inputs import swappable, swapped, tensors_in
 
 if TYPE_CHECKING:
     from ..watched_loop import WatchedLoop
     from .hooks import Hooks
+
+log = logging.getLogger("sluice")
 
 _engines = 0  # whose backward runs
 
@@ -31,68 +34,73 @@ def begun_by_engine() -> Iterator[None]:
 
 
 class _Divided(torch.autograd.Function):
-    """An output's stand-in outside the model, with its memory and version.
+    """An output's stand-in outside the model.
 
     A loss that is computed from another output passes its gradient on inside the model. So each gradient is divided once,
-    where hooks on both outputs would divide it twice.
+    where hooks on both outputs would divide it twice. One function of all outputs would go backward through each of them.
     """
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, loop: WatchedLoop) -> torch.Tensor:
+    def forward(ctx: Any, tensor: torch.Tensor, loop: WatchedLoop, is_apart: bool) -> torch.Tensor:
         ctx.loop = loop
-        return tensor.detach()
+        ctx.set_materialize_grads(False)
+        # Like an input of a unit, it may be changed in place, unless another output's graph would not know of that.
+        return tensor.detach() if is_apart else tensor
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
-        return (gradient if _engines else gradient / ctx.loop.accumulation_steps), None
+    def backward(ctx: Any, gradient: torch.Tensor | None) -> Any:  # type: ignore[override]
+        return (gradient if gradient is None or _engines else gradient / ctx.loop.accumulation_steps), None, None
 
 
-class _Outputs:
-    def __init__(self, hooks: Hooks) -> None:
-        self._hooks = hooks
-        self._made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by `id`: an output, and its stand-in
-        self._seen: set[int] = set()  # containers: one may contain itself
-
-    def swapped(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return self._stand_in(value)
-        if isinstance(value, tuple):
-            parts = [self.swapped(part) for part in value]
-            if all(new is part for new, part in zip(parts, value)):
-                return value
-            return value._make(parts) if hasattr(value, "_make") else type(value)(parts)
-        if id(value) in self._seen:
-            return value
-        self._seen.add(id(value))
-        if isinstance(value, (list, dict)):
-            for key, part in list(value.items() if isinstance(value, dict) else enumerate(value)):
-                if (new := self.swapped(part)) is not part:
-                    put(value, key, new)
-        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-            for field in dataclasses.fields(value):
-                part = getattr(value, field.name, None)
-                if (new := self.swapped(part)) is not part:
-                    object.__setattr__(value, field.name, new)  # it may be frozen
-        return value
-
-    def _stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.grad_fn is None:
-            return tensor
-        if id(tensor) not in self._made:
-            made = _Divided.apply(tensor, self._hooks.loop)
-            # Before a hook of the script's, which may fail. It must not lead to `made`: PyTorch's graphs are not collected.
-            made.register_hook(functools.partial(_begin_backward, self._hooks))
-            self._made[id(tensor)] = tensor, made
-        return self._made[id(tensor)][1]
+def _stand_in(tensor: torch.Tensor, hooks: Hooks, is_apart: bool = True) -> torch.Tensor:
+    made: torch.Tensor = _Divided.apply(tensor, hooks.loop, is_apart)
+    # Before a hook of the script's, which may fail. It must not lead to `made`: PyTorch's graphs are not collected.
+    made.register_hook(functools.partial(_begin_backward, hooks))
+    return made
 
 
 def _begin_backward(hooks: Hooks, gradient: torch.Tensor) -> None:
     hooks.begin_backward()
 
 
-def divided_outputs(output: Any, hooks: Hooks) -> Any:
-    """A forward's output, with stand-ins for its tensors that need a gradient: in tuples, lists, dicts and dataclasses.
+def _memory_of(tensor: torch.Tensor) -> int:
+    """A number for its storage."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):  # as of a sparse one
+        return id(tensor)
 
-    Lists, dicts and dataclasses stay the objects that they are.
+
+def divided_outputs(output: Any, hooks: Hooks) -> Any:
+    """A forward's output, with stand-ins for its tensors that need a gradient: in containers and attributes of objects.
+
+    Objects stay those that they are, but tuples and sets are made anew. A tensor where no stand-in can be is a warning, once,
+    when a backward of the script's comes to it.
     """
-    return output if hooks.loop.accumulation_steps == 1 else _Outputs(hooks).swapped(output)
+    if hooks.loop.accumulation_steps == 1:
+        return output
+    if isinstance(output, torch.Tensor):
+        return output if output.grad_fn is None else _stand_in(output, hooks)
+    found = [tensor for tensor in swappable(output, in_objects=True) if tensor.grad_fn is not None]
+    memories = list(map(_memory_of, found))
+    users = collections.Counter(memories)
+    made = {id(tensor): _stand_in(tensor, hooks, users[memory] == 1) for tensor, memory in zip(found, memories)}
+    output = swapped(output, lambda tensor: made.get(id(tensor), tensor), in_objects=True)
+    placed = set(map(id, made.values()))
+    for tensor in tensors_in(output):
+        if tensor.grad_fn is not None and id(tensor) not in placed:
+            tensor.register_hook(functools.partial(_note_undivided, hooks, type(output).__name__))
+    return output
+
+
+def _note_undivided(hooks: Hooks, kind: str, gradient: torch.Tensor) -> None:
+    if _engines or hooks.is_undivided_noted:
+        return
+    hooks.is_undivided_noted = True
+    log.warning(
+        "engine(...) has returned a %s with a tensor inside an object that takes no other tensor in its place: in a backward of "
+        "the script's, as loss.backward(), the gradient of that tensor is not divided by the %d micro-batches of a step. Call "
+        "engine.backward(loss), or return the tensor in a tuple, list, dict or dataclass",
+        kind,
+        hooks.loop.accumulation_steps,
+    )

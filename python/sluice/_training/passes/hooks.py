@@ -66,6 +66,7 @@ class Hooks:
         self._depth = 0  # of the model's own forward
         self._borrowed: list[Call] = []  # units that another module's forward uses, in this forward
         self._watched: list[nn.Module] = []
+        self.is_undivided_noted = False  # a warning has named an output whose gradient is not divided
         self._is_changing = False  # units are entered or left; stays True where an exception ends that
         self._backwards = Backwards(loop, self._states, self.recover)
         for unit, state in zip(units, self._states):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 import gc
+import logging
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +32,18 @@ class Record:
     logits: torch.Tensor
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slots:
+    loss: torch.Tensor
+    logits: torch.Tensor
+
+
+class WithAttributes(dict[str, Any]):
+    def __init__(self, loss: torch.Tensor, logits: torch.Tensor) -> None:
+        super().__init__(logits=logits)
+        self.loss = loss
+
+
 # How a model returns its loss and its logits, and how a script finds the loss.
 KINDS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any], torch.Tensor]]] = {
     "loss": (lambda loss, logits: loss, lambda output: output),
@@ -38,6 +52,12 @@ KINDS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any], torch.Tensor]]
     "dict": (lambda loss, logits: Output(loss=loss, logits=logits), lambda output: output["loss"]),
     "named tuple": (Pair, lambda output: output.loss),
     "dataclass": (Record, lambda output: output.loss),
+    "dataclass with slots": (Slots, lambda output: output.loss),
+    "deque": (lambda loss, logits: collections.deque([logits, loss]), lambda output: output[1]),
+    "set": (lambda loss, logits: {loss}, lambda output: next(iter(output))),
+    "user dict": (lambda loss, logits: collections.UserDict(loss=loss, logits=logits), lambda output: output["loss"]),
+    "object": (lambda loss, logits: [types.SimpleNamespace(logits=logits, loss=(loss,))], lambda output: output[0].loss[0]),
+    "dict with attributes": (WithAttributes, lambda output: output.loss),
 }
 
 
@@ -73,6 +93,12 @@ def norm_and_weights(engine: sluice.SluiceEngine, backward: Callable[[int, Any],
 
 def are_equal(first: list[Any], second: list[Any]) -> bool:
     return first[0] == second[0] and all(map(torch.equal, first[1:], second[1:]))
+
+
+def gradient_of(layer: Any) -> torch.Tensor:
+    found = utils.safe_get_full_grad(layer.weight)
+    assert found is not None
+    return found.clone()
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -120,6 +146,67 @@ def test_nothing_keeps_an_output_or_a_dropped_engine(begun_by: str) -> None:
     assert [reference() for reference in kept] == [None] * 7
 
 
+@pytest.mark.parametrize("begun_by", ["the engine", "the script"])
+def test_outputs_that_share_memory_refuse_a_change_in_place(begun_by: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The graph of the other one would not know of it."""
+    engine = small(lambda loss, logits: (logits, logits[:, :1], loss))
+    for changed in (0, 1):
+        output = engine(data(0))
+        with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
+            output[changed].mul_(3)
+    logits, part, loss = engine(data(0))
+    sum_of_all = logits.sum() + part.sum() + loss.mul_(2)
+    (engine.backward if begun_by == "the engine" else torch.Tensor.backward)(sum_of_all)
+    gradient = gradient_of(engine.module.layers[2])
+    engine.destroy()
+    torch.manual_seed(0)
+    plain: Any = Model(lambda loss, logits: (logits.sum() + logits[:, :1].sum() + 2 * loss) / 3)
+    plain(data(0)).backward()
+    torch.testing.assert_close(gradient, plain.layers[2].weight.grad)
+    assert not caplog.records
+
+
+class TwoRoots(nn.Module):
+    """The second output has a gradient of infinity inside, times that which comes to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.first(x), torch.sqrt(self.second(x) * 0), self.second(x)
+
+
+class OnlyTheFirst(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        return first + second
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        return gradient, None
+
+
+def test_an_output_without_a_gradient_gets_no_zeros_and_keeps_its_graph() -> None:
+    engine = engine_of(TwoRoots(), config("device", gradient_accumulation_steps=2))
+    first, root, third = engine(data(0))
+    OnlyTheFirst.apply(first, root).sum().backward()
+    third.sum().backward()
+    torch.testing.assert_close(gradient_of(engine.module.first), gradient_of(engine.module.second))
+    engine.destroy()
+
+
+def test_a_tensor_that_is_not_divided_is_a_warning_once(caplog: pytest.LogCaptureFixture) -> None:
+    engine = small(lambda loss, logits: [types.MappingProxyType({"loss": loss})])
+    engine.backward(engine(data(0))[0]["loss"])
+    assert not caplog.records
+    for _ in range(2):
+        engine(data(0))[0]["loss"].backward()
+    (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert "a list with a tensor inside an object" in line and "not divided by the 3 micro-batches" in line
+    engine.destroy()
+
+
 def test_an_output_may_be_changed_in_place() -> None:
     def backward(number: int, loss: torch.Tensor) -> None:
         loss /= 2
@@ -128,12 +215,6 @@ def test_an_output_may_be_changed_in_place() -> None:
     of_engine = small()
     expected = norm_and_weights(of_engine, lambda number, loss: of_engine.backward(loss / 2))
     torch.testing.assert_close(norm_and_weights(small(), backward)[1:], expected[1:], rtol=1e-5, atol=1e-7)
-
-
-def gradient_of(layer: Any) -> torch.Tensor:
-    found = utils.safe_get_full_grad(layer.weight)
-    assert found is not None
-    return found.clone()
 
 
 def test_the_model_itself_and_a_loop_of_ones_own_divide_nothing() -> None:

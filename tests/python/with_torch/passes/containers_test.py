@@ -203,3 +203,38 @@ def test_a_dict_may_contain_itself() -> None:
     gradient = sluice.utils.safe_get_full_grad(model.blocks[0].linear.weight)
     torch.testing.assert_close(gradient, plain.blocks[0].linear.weight.grad)
     engine.destroy()
+
+
+class Twice(tuple[Any, ...]):
+    """Its class takes no list of its parts."""
+
+    def __new__(cls, first: torch.Tensor, second: torch.Tensor) -> Twice:
+        return super().__new__(cls, (first, second))
+
+
+class Returning(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        part = Twice(x, self.linear(x))
+        return part, part
+
+
+class Caller(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Returning()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x * 1.0
+        first, second = self.block(x)
+        assert type(first) is Twice and first is second and first[0] is x
+        return first[1]
+
+
+def test_a_tuple_of_any_class_has_the_callers_tensor_and_stays_one_object() -> None:
+    engine = engine_of(Caller(), units=["Returning"])
+    engine.backward(engine(torch.randn(2, 8, requires_grad=True)).sum())
+    engine.destroy()
