@@ -207,6 +207,19 @@ def test_a_tensor_that_is_not_divided_is_a_warning_once(caplog: pytest.LogCaptur
     engine.destroy()
 
 
+def test_an_engine_that_only_computes_over_this_one_divides_too() -> None:
+    engine = small()
+    keys = config("device", gradient_accumulation_steps=2)
+    del keys["optimizer"]
+    gradients = []
+    for called in (engine, engine_of(engine.module, keys)):
+        called(data(0)).backward()
+        gradients.append(gradient_of(engine.module.layers[0]))
+        engine.zero_grad()
+    assert torch.equal(*gradients)
+    engine.destroy()
+
+
 def test_an_output_may_be_changed_in_place() -> None:
     def backward(number: int, loss: torch.Tensor) -> None:
         loss /= 2
