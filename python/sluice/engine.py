@@ -142,7 +142,6 @@ class SluiceEngine(EngineCheckpoints):
         A backward that the script begins itself, as ``loss.backward()``, divides gradients of the output by the micro-batches.
         """
         self.loop.check_open()
-        self.loop.begin_forward()
         if torch.is_grad_enabled():
             self.tput_timer.start()
         try:

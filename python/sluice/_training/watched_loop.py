@@ -238,8 +238,8 @@ class WatchedLoop(Loop):
     def _end_scaled(self) -> None:
         self._is_scaled_by_script = False
 
-    def begin_forward(self) -> None:
-        """Before the model's forward: a backward that has failed before it reached a unit has not called its end."""
+    def end_failed_scaled(self) -> None:
+        """Outside a backward: a scaled one that has failed before it reached a unit has not called its end."""
         if torch._C._current_graph_task_id() == -1:
             self._end_scaled()
 
@@ -286,6 +286,7 @@ class WatchedLoop(Loop):
 
     def drop_gradients(self) -> None:
         """Drops the gradients of the step so far, if step() has not counted the last backward. The count of its micro-batches stays."""
+        self.end_failed_scaled()
         if self.has_new_gradients:
             self._forget()
 

@@ -19,18 +19,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice")
 
-_engines = 0  # whose backward runs
+_engines: list[None] = []  # one for each engine whose backward runs: threads append and pop, and would lose a count
 
 
 @contextlib.contextmanager
 def begun_by_engine() -> Iterator[None]:
-    """For a backward that an engine begins: gradients of outputs are not divided in it, whosever they are."""
-    global _engines
-    _engines += 1
+    """For a backward that an engine begins: gradients of outputs are not divided in it, whosever they are.
+
+    Nor in a backward that another thread begins at that time. A count of each thread would not do: gradients on a GPU come in
+    a thread of PyTorch's, and a backward inside a backward has a graph task of its own.
+    """
+    _engines.append(None)
     try:
         yield
     finally:
-        _engines -= 1
+        _engines.pop()
 
 
 class _Divided(torch.autograd.Function):

@@ -105,6 +105,7 @@ class Hooks:
     def _before_model(self, module: nn.Module, args: Any) -> None:
         refuse_transforms()
         self.recover()
+        self.loop.end_failed_scaled()
         if self._is_left_open() and not self._is_called(besides=1):
             self.leave_forwards()  # of a call that an exception ended, and not of one around this one
         self._depth += 1

@@ -70,16 +70,24 @@ def test_a_loss_may_be_scaled_for_a_backward_of_the_scripts() -> None:
     assert norms[0] == pytest.approx(norms[1], rel=1e-3)
 
 
-def test_a_scaled_backward_that_fails_scales_no_other_one() -> None:
+@pytest.mark.parametrize("after", ["engine", "module", "zero_grad"])
+def test_a_scaled_backward_that_fails_scales_no_other_one(after: str) -> None:
     def fail(gradient: torch.Tensor) -> None:
         raise RuntimeError("on purpose")
 
     engine = engine_of(make(blocks=1), config(fp16=FP16))
-    loss = loss_under(engine)
+    loss_again = loss_under(engine)
+    loss = loss_again * 1.0
     loss.register_hook(fail)
     with pytest.raises(RuntimeError, match="on purpose"):
-        engine.scale(loss).backward()
-    loss_under(engine).backward()
+        engine.scale(loss).backward(retain_graph=True)
+    if after == "zero_grad":
+        loss = loss_again
+        engine.zero_grad()
+    else:
+        ids, targets = batch(0)
+        loss = loss_of((engine if after == "engine" else engine.module)(ids), targets)
+    loss.backward()
     with pytest.raises(ValueError, match="without the loss scale"):
         engine.step()
     engine.destroy()
