@@ -5,7 +5,10 @@
 
 #include <filesystem>
 #include <fstream>
+#include <sstream>
+#include <string>
 
+#include "captured_log.hpp"
 #include "sluice/base/error.hpp"
 #include "train/device/hooked_course.hpp"
 
@@ -85,6 +88,42 @@ TEST(HookedErrors, AParameterThatTrainsNeedsItsGradientAtTheEndOfAStep) {
   }
   bias.requires_grad_(true);
   EXPECT_TRUE(loop.end_step().updated);
+}
+
+std::string text_of(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+// The states of the first load were taken up, and what belongs to them was not. The last step's
+// update has failed, or not.
+TEST(HookedErrors, ACheckpointLoadedAfterALoadThatFailedReplacesTheLastStep) {
+  // With a rate of 3e38 and a decay, weights of norms leave the range of fp32.
+  for (const double rate : {3e38, 1e-2}) {
+    SCOPED_TRACE(rate);
+    const sluice::test::TempDir swap;
+    const sluice::test::TempDir folder;
+    HookedLoop loop(
+        sluice::test::config_of({.optimizer_device = "nvme", .accumulation = 1}, swap.path()));
+    test::HookedModel hooked(loop, sluice::test::Model(), 1);
+    hooked.take_steps(0, 1);
+    loop.save_checkpoint(folder.path());
+    const Course expected = hooked.take_steps(1, 2);
+    EXPECT_EQ(loop.load_checkpoint(folder.path()), 1);
+    const std::string committed = text_of(swap.file("manifest.json"));
+    EXPECT_NE(committed, "");
+    hooked.take_micro_batch(1, torch::kCPU);
+    loop.end_step({{.learning_rate = rate, .weight_decay = 1}});
+    const sluice::test::CapturedLog log;
+    loop.load_failed(folder.path());
+    EXPECT_THROW(hooked.take_micro_batch(2, torch::kCPU), StorageError);
+    EXPECT_EQ(loop.load_checkpoint(folder.path()), 1);
+    EXPECT_EQ(log.contains("replaced by a checkpoint: step 2: the update of "), rate > 1);
+    EXPECT_EQ(text_of(swap.file("manifest.json")), committed);
+    sluice::test::expect_same(hooked.take_steps(1, 2), expected);
+    loop.finish();
+  }
 }
 
 // The caller may mend the cause and end the step then: it has one update.

@@ -275,16 +275,21 @@ bool LoopCore::is_own_checkpoint_dir(const std::string& directory) const {
   return !own.empty() && normal(own) == normal(directory);
 }
 
-// The checkpoint replaces what an update that failed left; other failures are the caller's.
+// The checkpoint replaces what an update that failed left; other failures are the caller's. After a
+// load that failed the weights and states are a mix, so no step is committed.
 void LoopCore::end_step_before_load() {
   forget_gradients();
   try {
-    finish_step(false);
+    if (failed_load_.empty()) {
+      finish_step(false);
+    } else {
+      gradients_->finish_updates(gather_stall_);
+    }
   } catch (const std::exception& error) {
     if (!resources_->updater->has_failed()) throw;
     log(LogLevel::warn, std::string("replaced by a checkpoint: ") + error.what());
-    updates_running_ = false;
   }
+  updates_running_ = false;
 }
 
 RunSource LoopCore::read_checkpoint(const std::string& directory) {
@@ -296,7 +301,7 @@ RunSource LoopCore::read_checkpoint(const std::string& directory) {
 }
 
 std::int64_t LoopCore::load_checkpoint(const RunSource& source) {
-  if (failed_load_.empty()) end_step_before_load();
+  end_step_before_load();
   bool begun = resources_->communicator->world_size() > 1;  // maybe on another rank
   try {
     restore_states(*resources_, source, &begun);
