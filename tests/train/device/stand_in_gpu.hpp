@@ -10,7 +10,7 @@
 
 namespace sluice::train::test {
 
-class StandInGpu final : public offload::Device {
+class StandInGpu : public offload::Device {
  public:
   explicit StandInGpu(std::uint64_t memory_bytes)
       : host_(offload::make_host_device({})), pool_(make_pool(memory_bytes)) {}

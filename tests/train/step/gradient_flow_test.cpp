@@ -1,19 +1,26 @@
-// Non-finite gradients, with updates that wait and with updates at once.
+// Non-finite gradients, with updates that wait and with updates at once; the end of a failed
+// update.
 
 #include "step/gradient_flow.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <future>
 #include <limits>
 #include <memory>
+#include <vector>
 
 #include "device/tensor_bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/mutex.hpp"
 #include "sluice/plan/make_plan.hpp"
 #include "small_run.hpp"
 #include "step/step_end.hpp"
+#include "train/device/stand_in_gpu.hpp"
 
 namespace sluice::train {
 namespace {
@@ -158,6 +165,86 @@ TEST_F(GradientFlowTest, AStepThatLacksGradientsLeavesTheLossScale) {
   EXPECT_THROW(end_step(config, backward, kUpdate, flow_, progress), InvalidArgument);
   EXPECT_EQ(progress.loss_scaler.scale(), before);
   EXPECT_EQ(progress.step, 0);
+}
+
+// Copies to the device end when the test lets them. Thread-safe.
+class HoldingGpu final : public test::StandInGpu {
+ public:
+  HoldingGpu() : StandInGpu(offload::kUnlimited) {}
+  ~HoldingGpu() override { let_go(); }
+  Ticket begin_copy_in(offload::DeviceSpan to, std::span<const std::byte> from,
+                       const offload::ComputePoint& after) override {
+    Ticket copy = StandInGpu::begin_copy_in(to, from, after);
+    MutexLock lock(mutex_);
+    if (!holds_) return copy;
+    copy.finish();
+    held_.emplace_back();
+    changed_.notify_all();
+    return held_.back().ticket();
+  }
+  void hold() {
+    MutexLock lock(mutex_);
+    holds_ = true;
+  }
+  void wait_for_one() {
+    MutexLock lock(mutex_);
+    while (held_.empty()) changed_.wait(mutex_);
+  }
+  void let_go() {
+    MutexLock lock(mutex_);
+    holds_ = false;
+    for (TicketSource& copy : held_) copy.complete();
+    held_.clear();
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  bool holds_ SLUICE_GUARDED_BY(mutex_) = false;
+  std::vector<TicketSource> held_ SLUICE_GUARDED_BY(mutex_);
+};
+
+// States on the device and weights in host memory: weights are current before their states are
+// back. The first tile of the unit fails, and a later one is on its way to the device.
+TEST(FailedUpdate, HasEndedWhenItsErrorIsThrown) {
+  config::TrainConfig config = test::small_config();
+  config.zero.offload_optimizer.device = config::OffloadConfig::Device::none;
+  config.sluice.master = config::MasterFormat::fp32;
+  config.zero.sub_group_size = 1;
+  config::ModelConfig model = test::small_model();
+  model.n_embd = 256;
+  plan::MachineFacts machine = plan::probe_machine(config);
+  machine.device.host_addressable = false;
+  const plan::Plan plan = plan::make_plan(config, model, plan::Placement::configured, machine);
+  constexpr std::size_t kBlock = 1;
+  ASSERT_EQ(plan.units[kBlock].states, offload::Tier::device);
+  ASSERT_EQ(plan.units[kBlock].weights, offload::Tier::host);
+  ASSERT_GT(plan.layouts[kBlock].flat_count, plan.rings.update.tile_elements);
+  const auto gpu = std::make_shared<HoldingGpu>();
+  RunResources resources(plan, SwapMode::create, nullptr, test::make_stand_in_gpu(gpu));
+  GradientFlow flow(resources);
+  resources.updater
+      ->begin_initialise(
+          kBlock, [](std::uint64_t, std::span<float> values) { std::ranges::fill(values, 1.0F); })
+      .finish();
+  flow.begin_step();
+  // With an epsilon of 0, an element whose gradient has always been 0 becomes 0 / 0.
+  flow.update_immediately({{cpu_adam::AdamConfig{.epsilon = 0}}, {.step = 1}});
+  flow.begin_unit(kBlock);
+  torch::Tensor gradients = tensor_over(resources.units[kBlock]->gradients(), DType::bf16);
+  gradients.fill_(1.0);
+  gradients[0] = 0.0;
+  gpu->hold();
+  flow.send_unit(kBlock);
+  flow.finish_moves();
+  gpu->wait_for_one();
+  zero::GatherStall stall;
+  std::future<void> ended = std::async(std::launch::async, [&] { flow.finish_updates(stall); });
+  EXPECT_TRUE(ended.wait_for(std::chrono::milliseconds(200)) == std::future_status::timeout)
+      << "did not wait for the later tile";
+  gpu->let_go();
+  EXPECT_THROW(ended.get(), Error);
+  EXPECT_TRUE(resources.updater->has_failed());
 }
 
 }  // namespace

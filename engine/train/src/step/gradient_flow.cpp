@@ -10,6 +10,7 @@
 
 #include "device/tensor_bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/error_of.hpp"
 #include "update/optimizer_tile.hpp"
 
 namespace sluice::train {
@@ -313,15 +314,19 @@ void GradientFlow::finish_states(std::size_t unit, zero::GatherStall& stall) {
 
 void GradientFlow::finish_updates(zero::GatherStall& stall) {
   std::exception_ptr first;
+  const auto wait = [&first](const auto& work) {
+    const std::exception_ptr error = error_of(work);
+    if (!first) first = error;
+  };
   for (std::size_t u = 0; u < resources_.units.size(); ++u) {
     zero::ShardedUnit& unit = *resources_.units[u];
-    try {
+    wait([&] {
       if (unit.weight_state() == zero::WeightState::gathering) unit.finish_gather(stall);
       unit.wait_current(stall);
-      finish_states(u, stall);
-    } catch (...) {
-      if (!first) first = std::current_exception();
-    }
+    });
+    // After an error too: other tiles of the unit may still be on their way, and the end of the
+    // last one marks the unit as failed.
+    wait([&] { finish_states(u, stall); });
   }
   if (first) std::rethrow_exception(first);
   resources_.updater->check_updates();

@@ -70,8 +70,8 @@ class GradientFlow {
 
   // Begins the update of every unit that trains, in forward order. Not after update_immediately().
   void begin_updates(const UpdateSettings& settings);
-  // Blocks until every update that was begun has ended; throws the first error. Adds the wait to
-  // `stall`.
+  // Blocks until every update that was begun has ended, also after an error; throws the first
+  // error. Adds the wait to `stall`.
   void finish_updates(zero::GatherStall& stall);
   // Forgets the gradients of a skipped step that wait for their update.
   void drop();
