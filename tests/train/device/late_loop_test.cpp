@@ -4,15 +4,20 @@
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "device/tensor_bytes.hpp"
 #include "late_gpu.hpp"
 #include "schedules.hpp"
+#include "sluice/plan/make_plan.hpp"
 #include "stand_in_gpu.hpp"
+#include "step/gradient_flow.hpp"
 #include "train/engine/engine_support.hpp"
+#include "train/step/small_run.hpp"
 #include "user_loop/loop.hpp"
 
 namespace sluice::train {
@@ -198,6 +203,41 @@ TEST_F(LateLoop, ContinuesFromACheckpoint) {
     torch::manual_seed(3);
     sluice::test::expect_same(loop.take_steps(1, 2), expected);
     loop.loop().finish();
+    EXPECT_THAT(gpu.violations(), IsEmpty());
+    if (HasFailure()) return;
+  }
+}
+
+// A gradient at home on the device is not finite, and a further backward of its unit adds to it
+// when it is read to name the parameter.
+TEST_F(LateLoop, NamesTheParameterWhileABackwardAddsToTheGradient) {
+  config::TrainConfig config = test::small_config();
+  config.zero.offload_optimizer.device = config::OffloadConfig::Device::none;
+  config.zero.offload_param.device = config::OffloadConfig::Device::none;
+  config.gradient_clipping = 1;
+  plan::MachineFacts machine = plan::probe_machine(config);
+  machine.device.host_addressable = false;
+  const plan::Plan plan =
+      plan::make_plan(config, test::small_model(), plan::Placement::configured, machine);
+  constexpr std::size_t kBlock = 1;
+  ASSERT_EQ(plan.units[kBlock].gradients, offload::Tier::device);
+  const zero::ParamLayout& second = plan.layouts[kBlock].params[1];
+  for (const std::uint64_t seed : test::schedules(5)) {
+    SCOPED_TRACE("schedule " + std::to_string(seed));
+    const test::LateGpu gpu({.memory_bytes = kMemoryBytes, .seed = seed});
+    RunResources resources(plan, SwapMode::create, nullptr, gpu.run_device());
+    GradientFlow flow(resources);
+    const auto gradients = [&] {
+      return tensor_over(resources.units[kBlock]->gradients(), DType::bf16);
+    };
+    flow.begin_step();
+    flow.begin({kBlock});
+    gradients().narrow(0, static_cast<std::int64_t>(second.offset_count), 1).fill_(INFINITY);
+    flow.send({kBlock}, 1);
+    flow.begin({kBlock});
+    gradients().add_(1.0);
+    flow.finish_moves();
+    EXPECT_EQ(flow.non_finite(), second.name);
     EXPECT_THAT(gpu.violations(), IsEmpty());
     if (HasFailure()) return;
   }

@@ -122,11 +122,12 @@ std::string GradientFlow::first_non_finite_at_home(std::size_t unit) const {
   if (home.tier() == offload::Tier::nvme) return plan_.layouts[unit].name;
   if (home.tier() != offload::Tier::device) return first_non_finite(unit, home.host_memory());
   // Read back to name the parameter. No plan counts these bytes: the step fails, or is skipped. The
-  // norm has arrived, so the backward that made the gradient has run.
+  // copy waits for all compute work: a further backward may be adding to the gradient where it is,
+  // which leaves non-finite values non-finite.
   const offload::DeviceSpan values = home.device_memory();
   try {
     std::vector<std::byte> copy(gradient_shard_bytes(unit));
-    resources_.device->begin_copy_out(copy, values.first(copy.size()), {}).finish();
+    resources_.device->begin_copy_out(copy, values.first(copy.size())).finish();
     return first_non_finite(unit, copy);
   } catch (const std::bad_alloc&) {
     return plan_.layouts[unit].name;
