@@ -67,7 +67,9 @@ struct FoundStore {
       : lock(directory, DirectoryLock::Mode::shared) {
     check_is_no_further_part(directory);
     manifest = require_manifest(directory, digest);
-    slots = find_slots(stripe_of_committed(directory, manifest), manifest);
+    const Stripe stripe = stripe_of_committed(directory, manifest);
+    warn_if_moved(stripe);
+    slots = find_slots(stripe, manifest);
   }
   FoundStore(const FoundStore&) = delete;
   FoundStore& operator=(const FoundStore&) = delete;

@@ -67,6 +67,7 @@ void StoreDrives::open(const Manifest& manifest, SlotSet wanted, nvme::DirectIo 
   const bool reading = mode_ == DirectoryLock::Mode::shared;
   stripe_ =
       reading ? stripe_of_committed(first(), manifest) : stripe_of_committed(place_, manifest);
+  if (reading) warn_if_moved(stripe_);
   for (std::size_t part = 1; part < stripe_.directories.size(); ++part)
     hold(stripe_.directories[part]);
   const StoreLayout layout = layout_of(manifest);

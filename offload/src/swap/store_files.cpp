@@ -174,6 +174,20 @@ bool file_exists(const std::string& path) {
   throw IoError(errno, "stat", path);
 }
 
+bool directory_exists(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(path, ignored);
+}
+
+std::string absolute_path(const std::string& path) {
+  return std::filesystem::absolute(path).lexically_normal().string();
+}
+
+bool same_directory(const std::string& a, const std::string& b) {
+  std::error_code absent;
+  return absolute_path(a) == absolute_path(b) || std::filesystem::equivalent(a, b, absent);
+}
+
 std::uint64_t file_disk_bytes(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0) {

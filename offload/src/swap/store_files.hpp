@@ -57,7 +57,11 @@ std::uint64_t disk_bytes_of(const std::vector<StoreFile>& files);
 
 // Not a link, a directory, a device. Throws IoError when that cannot be found out.
 bool is_regular_file(const std::string& path);
-bool file_exists(const std::string& path);  // throws IoError when that cannot be found out
+bool file_exists(const std::string& path);           // throws IoError when that cannot be found out
+bool directory_exists(const std::string& path);      // false when that cannot be found out
+std::string absolute_path(const std::string& path);  // without "." and ".."
+// Also by another path, as of a link or a mount. One that is absent is known by its path alone.
+bool same_directory(const std::string& a, const std::string& b);
 std::uint64_t file_disk_bytes(const std::string& path);    // 0 when it is absent
 std::uint64_t file_length_bytes(const std::string& path);  // throws IoError when it is absent
 // An absent file is no error. Throws IoError.

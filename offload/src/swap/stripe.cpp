@@ -100,20 +100,6 @@ std::optional<Label> load_label(const std::string& directory) {
   }
 }
 
-bool is_there(const std::string& directory) {
-  std::error_code ignored;
-  return std::filesystem::is_directory(directory, ignored);
-}
-
-std::string absolute(const std::string& directory) {
-  return std::filesystem::absolute(directory).lexically_normal().string();
-}
-
-bool same_directory(const std::string& a, const std::string& b) {
-  std::error_code absent;
-  return absolute(a) == absolute(b) || std::filesystem::equivalent(a, b, absent);
-}
-
 std::string list_of(const std::vector<std::string>& directories) {
   std::string text;
   for (const std::string& directory : directories) text += (text.empty() ? "" : ", ") + directory;
@@ -132,7 +118,7 @@ bool is_part_of(const std::optional<Label>& label, const std::string& store_id, 
 // name.
 enum class AtFirst { unknown, committed, given_up };
 AtFirst state_at(const std::string& first, const Label& label) {
-  if (!is_there(first)) return AtFirst::unknown;
+  if (!directory_exists(first)) return AtFirst::unknown;
   const std::optional<Label> there = load_label(first);
   if (!is_part_of(there, label.store_id, 0)) return AtFirst::unknown;
   const std::optional<Manifest> manifest = load_manifest(first);
@@ -173,8 +159,8 @@ std::string loses_text(const std::string& directory) {
 
 // A first directory whose label names another one that is there as well is a copy of it.
 void check_is_no_copy(const std::string& directory, const Label& label) {
-  if (same_directory(directory, label.first()) ||
-      state_at(label.first(), label) == AtFirst::unknown)
+  if (same_directory(directory, label.first()) || !directory_exists(label.first()) ||
+      !is_part_of(load_label(label.first()), label.store_id, 0))
     return;
   throw StorageError(directory, "is a copy of " + label.first() +
                                     ", to which the other parts of the run belong: name that one");
@@ -200,7 +186,10 @@ void check_part(const Stripe& stripe, std::size_t part) {
   if (error && status.type() != std::filesystem::file_type::not_found)
     throw IoError(error.value(), "stat", directory, 0, 0, "it has " + wanted);
   if (!std::filesystem::is_directory(status))
-    throw StorageError(directory, "is absent, but has " + wanted + ": mount its drive there");
+    throw StorageError(directory,
+                       "is absent, but has " + wanted +
+                           ": mount its drive there, or, if it is mounted elsewhere now, "
+                           "resume the run once with its new place in \"nvme_path\"");
   const std::optional<Label> label = load_label(directory);
   if (!label && has_part_files(directory)) {
     // The file names say that it is a part; lengths and checksums say whether it is this one.
@@ -304,6 +293,7 @@ Stripe new_stripe(const SwapPlace& place) {
 Stripe stripe_of_committed(const std::string& directory, const Manifest& manifest) {
   if (manifest.store_id.empty()) return {"", {directory}, {}};
   Label label = first_label(directory, manifest.store_id);
+  check_is_no_copy(directory, label);
   std::vector<std::string> directories = label.directories;
   directories.front() = directory;
   return checked_stripe(std::move(label), std::move(directories));
@@ -327,6 +317,16 @@ Stripe stripe_of_committed(const SwapPlace& place, const Manifest& manifest) {
   return checked_stripe(std::move(label), place.directories());
 }
 
+void warn_if_moved(const Stripe& stripe) {
+  if (!stripe.striped()) return;
+  const std::optional<Label> label = load_label(stripe.first());
+  if (!label || same_directory(stripe.first(), label->first())) return;
+  const std::vector<std::string> further(stripe.directories.begin() + 1, stripe.directories.end());
+  log(LogLevel::warn, stripe.first() + " was " + label->first() +
+                          " when the run had it: its other parts are read where they were then, " +
+                          list_of(further));
+}
+
 void write_labels(const Stripe& stripe, LabelState state) {
   if (!stripe.striped()) return;
   Json::Value root;
@@ -337,7 +337,7 @@ void write_labels(const Stripe& stripe, LabelState state) {
   root["chunk_bytes"] = Json::UInt64{stripe.layout.chunk_bytes()};
   for (std::size_t i = 0; i < stripe.directories.size(); ++i) {
     Json::Value entry;
-    entry["path"] = absolute(stripe.directories[i]);
+    entry["path"] = absolute_path(stripe.directories[i]);
     entry["weight"] = stripe.layout.weights()[i];
     root["directories"].append(entry);
   }
@@ -366,7 +366,7 @@ void check_is_no_part_of_a_run_that_is_there(const std::string& directory) {
 }
 
 void check_is_no_further_part(const std::string& directory) {
-  if (!is_there(directory)) return;
+  if (!directory_exists(directory)) return;
   const std::optional<Label> label = load_label(directory);
   if (label && label->part != 0 && label->committed) check_is_nobodys_part(directory, directory);
 }
@@ -379,7 +379,8 @@ std::vector<std::string> directories_to_clear(const std::string& directory,
     check_is_no_copy(directory, *label);
     for (std::size_t part = 1; part < label->directories.size(); ++part) {
       const std::string& further = label->directories[part];
-      const std::optional<Label> there = is_there(further) ? load_label(further) : std::nullopt;
+      const std::optional<Label> there =
+          directory_exists(further) ? load_label(further) : std::nullopt;
       (is_part_of(there, label->store_id, part) ? directories : missing).push_back(further);
     }
   }

@@ -35,10 +35,13 @@ Stripe new_stripe(const SwapPlace& place);
 
 // The stripe of the committed store of `manifest`, whose first directory is `directory`. To
 // continue at `place`, its directories are used, because drives may be mounted elsewhere by now.
-// Throws StorageError when the labels are not those of this store in this order, and when `place`
-// is a copy of the first directory, to which the other parts do not belong.
+// Throws StorageError when the labels are not those of this store in this order, and when the first
+// directory is a copy of one that is there, to which the other parts belong.
 Stripe stripe_of_committed(const std::string& directory, const Manifest& manifest);
 Stripe stripe_of_committed(const SwapPlace& place, const Manifest& manifest);
+// A line in the log where the first directory is another than when the labels were written: who
+// reads the parts that they name, and not the configuration's, may have meant others.
+void warn_if_moved(const Stripe& stripe);
 
 enum class LabelState { new_store, committed };
 // Writes the labels, none for a store in one directory. Throws IoError.

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <string>
 
+#include "captured_log.hpp"
 #include "sluice/offload/swap_directory.hpp"
 #include "sluice/offload/swap_store.hpp"
 #include "swap_test_support.hpp"
@@ -30,6 +31,10 @@ class SwapStripePlaces : public ::testing::Test {
     store->commit(1, "{}");
   }
   std::string at(const std::string& name) const { return dir_.file(name); }
+  VerifyReport verify_all(const std::string& directory) {
+    MemoryPool staging(Tier::host, kUnlimited, make_host_source());
+    return verify_directory(directory, *engine_, staging, {});
+  }
   void exchange(const std::string& one, const std::string& other) const {
     fs::rename(at(one), at("between"));
     fs::rename(at(other), at(one));
@@ -90,6 +95,44 @@ TEST_F(SwapStripePlaces, AWrongOrderIsAnsweredWithTheRightOne) {
                               ", " + at("b") + ", " + at("c")));
   fs::rename(at("b"), at("d"));
   EXPECT_THAT(refused(at("c")), HasSubstr("name that directory first"));
+}
+
+// Its labels name the parts of the original, which may be whole where the copy's are not.
+TEST_F(SwapStripePlaces, ACopyIsNotReadBesideItsOriginal) {
+  for (const char* name : {"a", "b", "c"}) fs::copy(at(name), at(std::string("copy_") + name));
+  const std::string copy = at("copy_a");
+  const auto expect_refused = [&] {
+    for (const std::string& said :
+         {message_of<StorageError>([&] { verify_all(copy); }),
+          message_of<StorageError>([&] { SwapStore::open_read_only(copy, *engine_); })})
+      EXPECT_THAT(said, HasSubstr(copy + ": is a copy of " + at("a")));
+  };
+  expect_refused();
+  write_text(at("a") + "/manifest.json", "damaged");
+  expect_refused();
+  // With all of the original away, its parts are asked for.
+  for (const char* name : {"a", "b", "c"}) fs::rename(at(name), at(std::string("away_") + name));
+  EXPECT_THAT(message_of<StorageError>([&] { verify_all(copy); }),
+              HasSubstr(at("b") + ": is absent, but has part 2 of 3 of the run in " + copy));
+  // A run that names all directories of the copy makes it one of its own.
+  SwapStore::open({{copy, at("copy_b"), at("copy_c")}, {}}, *engine_, Durability::process,
+                  nvme::DirectIo::automatic);
+  for (const char* name : {"a", "b", "c"}) fs::rename(at(std::string("away_") + name), at(name));
+  EXPECT_TRUE(verify_all(copy).damaged.empty());
+  fs::remove(at("copy_b") + "/states.0.part2.swap");
+  EXPECT_FALSE(verify_all(copy).damaged.empty());
+}
+
+TEST_F(SwapStripePlaces, WhereTheOtherPartsOfAMovedFirstOneAreReadIsSaid) {
+  EXPECT_TRUE(verify_all(at("a")).damaged.empty());
+  fs::rename(at("a"), at("d"));
+  const std::string line = at("d") + " was " + at("a") + " when the run had it: its other parts " +
+                           "are read where they were then, " + at("b") + ", " + at("c");
+  sluice::test::CapturedLog log;
+  EXPECT_TRUE(verify_all(at("d")).damaged.empty());
+  EXPECT_EQ(difference_from(*SwapStore::open_read_only(at("d"), *engine_), 1), "");
+  ASSERT_EQ(log.messages().size(), 2U);
+  for (const auto& message : log.messages()) EXPECT_EQ(message.text, line);
 }
 
 }  // namespace

@@ -60,6 +60,15 @@ TEST(Striped, EqualsOneDirectoryBitForBitAlsoAfterKills) {
                  {"part 2 of 2 of the run in " + folder.swap()});
   expect_refused(run_sluice({"export", folder.swap(), "--out", folder.path("swap2") + "/w"}), 2,
                  {"lies in the directory of the run itself"});
+  // A copy names the parts of the original.
+  for (const char* name : {"swap", "swap2"})
+    std::filesystem::copy(folder.path(name), folder.path(std::string("copy_of_") + name));
+  const std::string copy = folder.path("copy_of_swap");
+  for (const std::vector<std::string>& reading : std::vector<std::vector<std::string>>{
+           {"nvme", "verify", copy},
+           {"export", copy, "--out", folder.path("of_copy.safetensors")},
+           {"generate", "--model", folder.model(), "--weights", copy, "--prompt", "a"}})
+    expect_refused(run_sluice(reading), 4, {copy, "is a copy of " + folder.swap()});
   // Not by half the list, nor the other way round.
   write_file(folder.config(), config_json(weighted(), "[\"" + folder.path("swap2") + "\", \"" +
                                                           folder.swap() + "\"]"));
