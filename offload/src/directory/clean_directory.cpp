@@ -29,7 +29,7 @@ struct Committed {
 };
 
 void add_needed(const std::string& directory, const Manifest& manifest, Committed& committed) {
-  const Stripe stripe = stripe_of_committed(directory, manifest);
+  const Stripe stripe = stripe_to_read(directory, manifest);
   for (const std::string& part : stripe.directories) {
     if (stripe.striped()) committed.needed_paths.insert(label_path(part));
     const auto number = static_cast<std::size_t>(&part - stripe.directories.data());

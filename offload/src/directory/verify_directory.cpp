@@ -67,7 +67,7 @@ struct FoundStore {
       : lock(directory, DirectoryLock::Mode::shared) {
     check_is_no_further_part(directory);
     manifest = require_manifest(directory, digest);
-    const Stripe stripe = stripe_of_committed(directory, manifest);
+    const Stripe stripe = stripe_to_read(directory, manifest);
     warn_if_moved(stripe);
     slots = find_slots(stripe, manifest);
   }

@@ -5,8 +5,8 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/offload/scratch_file.hpp"
+#include "swap/store_drives.hpp"
 #include "swap/store_files.hpp"
-#include "swap/stripe.hpp"
 
 namespace sluice::offload {
 namespace {

@@ -6,9 +6,35 @@
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/random_id.hpp"
 #include "swap/store_files.hpp"
 
 namespace sluice::offload {
+
+Stripe new_stripe(const SwapPlace& place) {
+  Stripe stripe;
+  stripe.directories = place.directories();
+  SLUICE_CHECK(stripe.directories.size() <= kMaxParts,
+               std::to_string(stripe.directories.size()) +
+                   " directories to stripe over: at most 64 are possible");
+  SLUICE_CHECK(place.weights.empty() || place.weights.size() == stripe.directories.size(),
+               std::to_string(place.weights.size()) + " weights for " +
+                   std::to_string(stripe.directories.size()) + " directories");
+  for (std::size_t i = 0; i < stripe.directories.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      SLUICE_CHECK(!same_directory(stripe.directories[i], stripe.directories[j]),
+                   stripe.directories[i] +
+                       " is named twice among the directories to stripe over: name one directory "
+                       "on each drive");
+    }
+  }
+  if (place.further.empty()) return stripe;
+  stripe.store_id = random_id();
+  stripe.layout = nvme::StripeLayout(
+      place.weights.empty() ? std::vector<unsigned>(stripe.directories.size(), 1) : place.weights,
+      nvme::StripeLayout::kDefaultChunkBytes);
+  return stripe;
+}
 
 StoreDrives::StoreDrives(SwapPlace place, DirectoryLock::Mode mode)
     : place_(std::move(place)), mode_(mode) {
@@ -65,8 +91,7 @@ void StoreDrives::mark_committed() {
 
 void StoreDrives::open(const Manifest& manifest, SlotSet wanted, nvme::DirectIo direct) {
   const bool reading = mode_ == DirectoryLock::Mode::shared;
-  stripe_ =
-      reading ? stripe_of_committed(first(), manifest) : stripe_of_committed(place_, manifest);
+  stripe_ = reading ? stripe_to_read(first(), manifest) : stripe_of_committed(place_, manifest);
   if (reading) warn_if_moved(stripe_);
   for (std::size_t part = 1; part < stripe_.directories.size(); ++part)
     hold(stripe_.directories[part]);

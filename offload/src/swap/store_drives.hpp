@@ -17,6 +17,10 @@
 
 namespace sluice::offload {
 
+// The stripe of a new store, with a new store_id. Throws InvalidArgument when a directory is named
+// twice, or when the number of weights differs from that of directories.
+Stripe new_stripe(const SwapPlace& place);
+
 class StoreDrives {
  public:
   // Holds the first directory.

@@ -13,7 +13,6 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
-#include "sluice/base/random_id.hpp"
 #include "swap/manifest.hpp"
 #include "swap/store_files.hpp"
 
@@ -24,7 +23,6 @@ constexpr const char* kFormat = "sluice-stripe";
 
 // Enough for the longest list of the longest paths that anyone has; more is no label.
 constexpr std::uint64_t kMaxLabelBytes = kMiB;
-constexpr std::size_t kMaxParts = 64;
 constexpr std::uint64_t kMaxChunkBytes = kGiB;
 
 struct Label {
@@ -146,6 +144,17 @@ std::vector<std::string> find_parts(const std::string& store_id, std::size_t par
   return found;
 }
 
+// Where each part of the label's store is now: the first in that of `place`, the others in any
+// other directory of `place`, or else where the label says.
+std::vector<std::string> places_now(const Label& label, const SwapPlace& place) {
+  std::vector<std::string> now =
+      find_parts(label.store_id, label.directories.size(), place.further);
+  now.front() = place.directory;
+  for (std::size_t part = 1; part < now.size(); ++part)
+    if (now[part].empty()) now[part] = label.directories[part];
+  return now;
+}
+
 // `otherwise`: where not all parts are found.
 std::string order_text(const std::vector<std::string>& found, const std::string& otherwise) {
   const bool all = std::find(found.begin(), found.end(), "") == found.end();
@@ -158,10 +167,13 @@ std::string loses_text(const std::string& directory) {
 }
 
 // A first directory whose label names another one that is there as well is a copy of it.
+bool is_copy(const std::string& directory, const Label& label) {
+  return !same_directory(directory, label.first()) && directory_exists(label.first()) &&
+         is_part_of(load_label(label.first()), label.store_id, 0);
+}
+
 void check_is_no_copy(const std::string& directory, const Label& label) {
-  if (same_directory(directory, label.first()) || !directory_exists(label.first()) ||
-      !is_part_of(load_label(label.first()), label.store_id, 0))
-    return;
+  if (!is_copy(directory, label)) return;
   throw StorageError(directory, "is a copy of " + label.first() +
                                     ", to which the other parts of the run belong: name that one");
 }
@@ -265,37 +277,11 @@ std::string why_part_is_needed(const std::string& directory, const std::string& 
 
 }  // namespace
 
-Stripe new_stripe(const SwapPlace& place) {
-  Stripe stripe;
-  stripe.directories = place.directories();
-  SLUICE_CHECK(stripe.directories.size() <= kMaxParts,
-               std::to_string(stripe.directories.size()) +
-                   " directories to stripe over: at most 64 are possible");
-  SLUICE_CHECK(place.weights.empty() || place.weights.size() == stripe.directories.size(),
-               std::to_string(place.weights.size()) + " weights for " +
-                   std::to_string(stripe.directories.size()) + " directories");
-  for (std::size_t i = 0; i < stripe.directories.size(); ++i) {
-    for (std::size_t j = 0; j < i; ++j) {
-      SLUICE_CHECK(!same_directory(stripe.directories[i], stripe.directories[j]),
-                   stripe.directories[i] +
-                       " is named twice among the directories to stripe over: name one directory "
-                       "on each drive");
-    }
-  }
-  if (place.further.empty()) return stripe;
-  stripe.store_id = random_id();
-  stripe.layout = nvme::StripeLayout(
-      place.weights.empty() ? std::vector<unsigned>(stripe.directories.size(), 1) : place.weights,
-      nvme::StripeLayout::kDefaultChunkBytes);
-  return stripe;
-}
-
-Stripe stripe_of_committed(const std::string& directory, const Manifest& manifest) {
-  if (manifest.store_id.empty()) return {"", {directory}, {}};
-  Label label = first_label(directory, manifest.store_id);
-  check_is_no_copy(directory, label);
-  std::vector<std::string> directories = label.directories;
-  directories.front() = directory;
+Stripe stripe_to_read(const SwapPlace& place, const Manifest& manifest) {
+  if (manifest.store_id.empty()) return {"", {place.directory}, {}};
+  Label label = first_label(place.directory, manifest.store_id);
+  check_is_no_copy(place.directory, label);
+  std::vector<std::string> directories = places_now(label, place);
   return checked_stripe(std::move(label), std::move(directories));
 }
 
@@ -347,6 +333,19 @@ void write_labels(const Stripe& stripe, LabelState state) {
                  Json::writeString(Json::StreamWriterBuilder(), root) + "\n", ManifestSync::fsync);
     sync_directory(stripe.directories[i]);
   }
+}
+
+void follow_moved_parts(const SwapPlace& place) {
+  std::optional<Label> label = label_if_readable(place.directory);
+  if (!label || label->part != 0 || is_copy(place.directory, *label)) return;
+  std::vector<std::string> now = places_now(*label, place);
+  if (std::equal(now.begin(), now.end(), label->directories.begin(), same_directory)) return;
+  for (std::size_t part = 1; part < now.size(); ++part)
+    if (!is_part_of(label_if_readable(now[part]), label->store_id, part)) return;
+  log(LogLevel::info, place.directory + ": noted where its drives are mounted now, " +
+                          list_of(now) + " (before: " + list_of(label->directories) + ")");
+  write_labels({std::move(label->store_id), std::move(now), std::move(label->layout)},
+               label->committed ? LabelState::committed : LabelState::new_store);
 }
 
 void check_is_nobodys_part(const std::string& directory, const std::string& new_first) {

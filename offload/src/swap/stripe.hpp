@@ -20,6 +20,8 @@
 
 namespace sluice::offload {
 
+inline constexpr std::size_t kMaxParts = 64;
+
 struct Stripe {
   std::string store_id;  // empty: in one directory
   std::vector<std::string> directories;
@@ -29,19 +31,21 @@ struct Stripe {
   bool striped() const { return !store_id.empty(); }
 };
 
-// The stripe of a new store, with a new store_id. Throws InvalidArgument when a directory is named
-// twice, or when the number of weights differs from that of directories.
-Stripe new_stripe(const SwapPlace& place);
-
-// The stripe of the committed store of `manifest`, whose first directory is `directory`. To
-// continue at `place`, its directories are used, because drives may be mounted elsewhere by now.
+// The stripe of the committed store of `manifest`, whose first directory is that of `place`. To
+// continue, the directories of `place` are used, because drives may be mounted elsewhere by now. To
+// read, each further part is in any directory of `place`, or else where the label says.
 // Throws StorageError when the labels are not those of this store in this order, and when the first
 // directory is a copy of one that is there, to which the other parts belong.
-Stripe stripe_of_committed(const std::string& directory, const Manifest& manifest);
 Stripe stripe_of_committed(const SwapPlace& place, const Manifest& manifest);
+Stripe stripe_to_read(const SwapPlace& place, const Manifest& manifest);
 // A line in the log where the first directory is another than when the labels were written: who
 // reads the parts that they name, and not the configuration's, may have meant others.
 void warn_if_moved(const Stripe& stripe);
+
+// Writes the labels of the store whose first directory is that of `place` anew, with a line in the
+// log, where parts lie in other directories of `place` than they say. Does nothing for a copy, and
+// where a part is in neither. Throws IoError.
+void follow_moved_parts(const SwapPlace& place);
 
 enum class LabelState { new_store, committed };
 // Writes the labels, none for a store in one directory. Throws IoError.

@@ -135,5 +135,44 @@ TEST_F(SwapStripePlaces, WhereTheOtherPartsOfAMovedFirstOneAreReadIsSaid) {
   for (const auto& message : log.messages()) EXPECT_EQ(message.text, line);
 }
 
+// Ranks of another number read and remove what a label names.
+TEST_F(SwapStripePlaces, LabelsFollowDrivesThatAreMountedElsewhere) {
+  const auto move_all = [&](const std::string& from, const std::string& to) {
+    for (const char* name : {"a", "b", "c"}) fs::rename(at(from + name), at(to + name));
+  };
+  const auto read = [&](const SwapPlace& place) { check_parts(place, {}, PartsUse::read); };
+  move_all("", "moved_");
+  // In any order, and beside others.
+  const SwapPlace moved{{at("moved_a"), dir_.path(), at("moved_c"), at("moved_b")}, {}};
+  EXPECT_NO_THROW(read(moved));
+  EXPECT_THAT(message_of<StorageError>([&] { read(at("moved_a")); }),
+              HasSubstr(at("b") + ": is absent, but has part 2 of 3 of the run in "));
+  EXPECT_THAT(message_of<StorageError>([&] { check_parts(moved, {}, PartsUse::continued); }),
+              HasSubstr("name as many directories"));
+
+  // Left alone: by as many ranks, which open it; where a part is nowhere; as a copy.
+  const std::string label = read_text(at("moved_a") + "/stripe.json");
+  follow_moved_drives(moved, 1);
+  follow_moved_drives({{at("moved_a"), at("moved_b")}, {}}, 2);
+  for (const char* name : {"a", "b", "c"})
+    fs::copy(at(std::string("moved_") + name), at(std::string("copy_") + name));
+  move_all("moved_", "");
+  const SwapPlace copy{{at("copy_a"), at("copy_b"), at("copy_c")}, {}};
+  follow_moved_drives(copy, 2);
+  for (const char* name : {"a", "copy_a"})
+    EXPECT_EQ(read_text(at(name) + "/stripe.json"), label) << name;
+  EXPECT_THAT(message_of<StorageError>([&] { read(copy); }), HasSubstr("is a copy of " + at("a")));
+  move_all("", "moved_");
+
+  sluice::test::CapturedLog log;
+  follow_moved_drives(moved, 2);
+  EXPECT_TRUE(log.contains(at("moved_a") + ", " + at("moved_b") + ", " + at("moved_c") +
+                           " (before: " + at("a") + ", "));
+  EXPECT_TRUE(verify_all(at("moved_a")).damaged.empty());
+  EXPECT_THAT(read_text(at("moved_c") + "/stripe.json"), HasSubstr("\"committed\" : true"));
+  follow_moved_drives(moved, 2);
+  EXPECT_EQ(log.messages().size(), 1U) << "nothing is written again";
+}
+
 }  // namespace
 }  // namespace sluice::offload::test

@@ -1,5 +1,6 @@
 // Ranks that are each on a host of their own, as far as their drives go: a directory of the
-// configuration is another one for each rank. Each rank has a mount namespace for that.
+// configuration is another one for each rank. Each rank has a mount namespace for that. And drives
+// that are mounted elsewhere than when the ranks left their states.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -76,6 +77,74 @@ TEST_F(RankHosts, CheckpointDirectoriesOfTheirOwnAreFoundBeforeTheFirstStep) {
   EXPECT_THAT(run_.values("run", "loss"), ::testing::IsEmpty());
   for (const char* rank : {".0", ".1"})
     EXPECT_TRUE(fs::is_empty(run_.file(std::string("run.checkpoints") + rank)));
+}
+
+// Two drives below NAME, and a configuration that names them.
+std::vector<std::string> on_two_drives(const RanksRun& run, const RanksCase& of,
+                                       const std::string& name, int steps) {
+  fs::create_directories(run.file(name + ".nvme"));
+  fs::create_directories(run.file(name + ".nvme2"));
+  std::vector<std::string> arguments = run.arguments(of, name, steps);
+  const std::string one = "\"" + run.file(name + ".nvme") + "\"";
+  const std::string list = "[" + one + ", \"" + run.file(name + ".nvme2") + "\"]";
+  std::string text = file_text(run.file(name + ".json"));
+  for (std::size_t at = text.find(one); at != std::string::npos;
+       at = text.find(one, at + list.size()))
+    text.replace(at, one.size(), list);
+  write_file(run.file(name + ".json"), text);
+  return arguments;
+}
+
+void mount_elsewhere(const RanksRun& run, const std::string& from, const std::string& to) {
+  for (const char* drive : {".nvme", ".nvme2"})
+    fs::rename(run.file(from + drive), run.file(to + drive));
+}
+
+TEST(RankDrives, ThatAreMountedElsewhereAreFoundByAnotherNumberOfRanks) {
+  const RanksCase two{.ranks = 2, .stage = 3, .offload = "nvme"};
+  const RanksCase one{.ranks = 1, .stage = 3, .offload = "nvme", .accumulation = 2};
+  const RanksRun run;
+  const ProgramResult begun = run_program(RanksRun::line(2, on_two_drives(run, two, "begun", 2)));
+  ASSERT_EQ(begun.exit_code, 0) << begun.err;
+  ASSERT_TRUE(fs::exists(run.file("begun.nvme2/rank1-of-2/stripe.json")));
+
+  mount_elsewhere(run, "begun", "moved");
+  std::vector<std::string> arguments = on_two_drives(run, one, "moved", 3);
+  arguments.emplace_back("--resume");
+  const std::vector<std::string> plan{
+      "plan",    "--config", run.file("moved.json"), "--model", run.file("moved.model.json"),
+      "--resume"};
+  // A drive that is away is asked for by both, before anything is written.
+  fs::rename(run.file("moved.nvme2"), run.file("away"));
+  fs::create_directory(run.file("moved.nvme2"));
+  for (const std::vector<std::string>& each : {plan, arguments}) {
+    const ProgramResult refused = run_program(RanksRun::line(1, each));
+    EXPECT_EQ(refused.exit_code, 4) << refused.out << refused.err;
+    EXPECT_THAT(refused.err,
+                HasSubstr("has part 2 of 2 of the run in " + run.file("moved.nvme/rank0-of-2")));
+  }
+  EXPECT_FALSE(fs::exists(run.file("moved.nvme/states.0.swap")));
+  fs::remove_all(run.file("moved.nvme2"));
+  fs::rename(run.file("away"), run.file("moved.nvme2"));
+
+  const ProgramResult planned = run_program(RanksRun::line(1, plan));
+  EXPECT_EQ(planned.exit_code, 0) << planned.err;
+  EXPECT_THAT(planned.out, HasSubstr("from step 2 in " + run.file("moved.nvme")));
+  const ProgramResult resumed = run_program(RanksRun::line(1, arguments));
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_EQ(run_sluice({"nvme", "verify", run.file("moved.nvme")}).exit_code, 0);
+  for (const char* drive : {"moved.nvme", "moved.nvme2"})
+    EXPECT_FALSE(fs::exists(run.file(drive) + "/rank1-of-2")) << "not needed any more";
+
+  mount_elsewhere(run, "moved", "again");
+  arguments = on_two_drives(run, two, "again", 4);
+  arguments.emplace_back("--resume");
+  const ProgramResult back = run_program(RanksRun::line(2, arguments));
+  ASSERT_EQ(back.exit_code, 0) << back.err;
+  const ProgramResult verified = run_sluice({"nvme", "verify", run.file("again.nvme")});
+  EXPECT_THAT(verified.out, HasSubstr("whole: step 4")) << verified.err;
+  for (const char* drive : {"again.nvme/states.0.swap", "again.nvme2/states.0.part2.swap"})
+    EXPECT_FALSE(fs::exists(run.file(drive))) << drive;
 }
 
 }  // namespace

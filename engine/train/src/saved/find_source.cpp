@@ -127,7 +127,11 @@ RunSource find_source(const config::TrainConfig& config, plan::Placement placeme
     const std::string& checkpoints = config.sluice.checkpoints.directory;
     if (!swap.empty()) held.hold(swap, wait);
     if (!checkpoints.empty()) hold_checkpoint_directory(checkpoints, held, wait);
+    if (!swap.empty() && resume == Resume::yes)
+      offload::follow_moved_drives(swap_place(config, placement), config.world_size);
     RunSource found = choose_source(config, placement);
+    // Parts that as many ranks left are looked at when each rank opens its own.
+    if (resume == Resume::yes && !found.own_swap) check_parts(found, config, placement);
     if (found.swap_holds_state) models::forget_superseded(swap);
     if (found.state && resume == Resume::no) refuse_existing(found, swap, checkpoints);
     if (!found.state && resume == Resume::yes) log_nothing_to_resume();

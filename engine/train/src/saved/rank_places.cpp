@@ -20,10 +20,14 @@ void enter_rank_folder(const config::TrainConfig& config, std::string& directory
 
 }  // namespace
 
-std::string swap_directory(const config::TrainConfig& config, plan::Placement placement) {
+offload::SwapPlace swap_place(const config::TrainConfig& config, plan::Placement placement) {
   if (placement == plan::Placement::resident) return "";
-  const std::string& own = config.zero.offload_optimizer.nvme_path;
-  return own.empty() ? config.zero.offload_param.nvme_path : own;
+  const config::OffloadConfig& own = config.zero.offload_optimizer;
+  return {(own.nvme_path.empty() ? config.zero.offload_param : own).directories(), {}};
+}
+
+std::string swap_directory(const config::TrainConfig& config, plan::Placement placement) {
+  return swap_place(config, placement).directory;
 }
 
 config::TrainConfig with_rank_folders(config::TrainConfig config, plan::Placement placement) {

@@ -7,12 +7,15 @@
 #include <string>
 
 #include "sluice/config/train_config.hpp"
+#include "sluice/offload/swap_place.hpp"
 #include "sluice/plan/plan.hpp"
 
 namespace sluice::train {
 
-// The directory where all optimizer states may be committed: the optimizer's, otherwise the
+// The directories where all optimizer states may be committed: the optimizer's, otherwise the
 // parameters' (where states spill to). Empty when the configuration names none.
+offload::SwapPlace swap_place(const config::TrainConfig& config, plan::Placement placement);
+// The first of them.
 std::string swap_directory(const config::TrainConfig& config, plan::Placement placement);
 
 // `config` with the folders of config.rank in place of the swap directories, which must exist;

@@ -14,6 +14,7 @@
 
 #include "sluice/nvme/io_engine.hpp"
 #include "sluice/offload/memory_pool.hpp"
+#include "sluice/offload/swap_place.hpp"
 #include "sluice/offload/swap_state.hpp"
 
 namespace sluice::offload {
@@ -82,6 +83,21 @@ bool is_run_file(const std::string& path);
 
 // Whether `directory` has files of states, committed or not, or folders of ranks. Throws IoError.
 bool holds_state_files(const std::string& directory);
+
+// The folders of a rank in the directories of `swap` (rank_folder()); `swap` itself for one rank.
+SwapPlace rank_place(const SwapPlace& swap, int rank, int world_size);
+// Whether SwapStore finds all parts of the committed store whose first directory is that of
+// `place`. continued: as SwapStore::open() would; read: each further part in any directory of
+// `place`, or else where the store's stripe.json says. With `digest`: as for
+// SwapStore::read_committed(). Reads no states, locks nothing. Throws StorageError that says which
+// part is not there, and for a copy of a store that is there as well.
+enum class PartsUse { continued, read };
+void check_parts(const SwapPlace& place, std::optional<std::uint64_t> digest, PartsUse use);
+// The states in `swap.directory` that ranks of another number than `world_size` left: where their
+// drives are mounted elsewhere now, in directories of `swap`, their stripe.json are written anew,
+// with a line in the log. So they are read and removed there. SwapStore::open() does this for the
+// store that it opens. The caller holds the DirectoryLock exclusively. Throws IoError.
+void follow_moved_drives(const SwapPlace& swap, int world_size);
 
 // Removes the scratch files and unfinished manifests of a killed run, with one line in the log. The
 // caller holds the DirectoryLock exclusively. SwapStore does this itself. Throws IoError.

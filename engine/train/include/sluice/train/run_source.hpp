@@ -45,6 +45,12 @@ void check_directories(const config::TrainConfig& config, plan::Placement placem
 RunSource choose_source(const config::TrainConfig& config, plan::Placement placement);
 // The committed state in `directory`, a swap directory or a checkpoint. Throws StorageError.
 RunSource source_in(const std::string& directory);
+// Throws StorageError when a run of this configuration would not find all parts of the state in its
+// swap directory, in the directories of the configuration or, of ranks of another number than now,
+// where these left them. Parts on other hosts are not looked at, nor, with as many ranks as before,
+// those of other ranks. Changes and locks nothing.
+void check_parts(const RunSource& source, const config::TrainConfig& config,
+                 plan::Placement placement);
 // Throws StorageError when `folder` has a rank's committed part, while ranks.json is not where rank
 // 0 looks: it is lost, or rank 0 runs on another host than before. With durability none, ranks.json
 // goes when a run begins to write.
