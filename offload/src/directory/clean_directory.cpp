@@ -337,18 +337,6 @@ CleanReport clean_directory(const std::string& directory, CleanScope scope, Clea
   return report;
 }
 
-bool is_run_file(const std::string& path) {
-  std::error_code error;
-  const std::filesystem::path file =
-      std::filesystem::weakly_canonical(std::filesystem::absolute(path), error);
-  if (error) throw IoError(error.value(), "realpath", path);
-  const std::string directory = file.parent_path().string();
-  if (file == rank_manifest_path(directory)) return true;
-  if (!is_store_name(file.filename().string())) return false;
-  return file_exists(lock_path(directory)) || file_exists(manifest_path(directory)) ||
-         file_exists(label_path(directory));
-}
-
 bool holds_state_files(const std::string& directory) {
   return !list_store_files(directory).empty() || !list_rank_folders(directory).empty();
 }

@@ -11,6 +11,7 @@
 #include <iterator>
 
 #include "rank_states.hpp"
+#include "sluice/base/error.hpp"
 #include "sluice/models/safetensors.hpp"
 #include "states/weight_files.hpp"
 
@@ -20,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using sluice::test::TempDir;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 std::string bytes_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -47,6 +49,50 @@ TEST(Export, RefusesToWriteAmongTheFilesOfARank) {
   EXPECT_THROW(export_weights(dir.path(), dir.file("w"), DType::fp32, {}), InvalidArgument);
   EXPECT_THROW(export_weights(dir.path(), dir.file("rank1-of-2/w"), DType::fp32, {}),
                InvalidArgument);
+}
+
+// In one file, and as the name beside which several would lie.
+TEST(Export, RefusesToReplaceAFileOfAnotherRunOrSomethingElseThanWeights) {
+  TempDir run;
+  TempDir other;
+  commit_steps(run.path(), 1, 1);
+  commit_steps(other.path(), 2, 2);
+  const std::string checkpoint = other.file("step-00000003");
+  commit_steps(checkpoint, 1, 3);
+  std::ofstream(checkpoint + "/lock") << "1\n";
+  const std::string lines = other.file("steps.jsonl");
+  std::ofstream(lines) << "{\"step\":1}\n";
+  const auto refuse = [&](const std::string& path, const std::string& why) {
+    const std::string before = bytes_of(path);
+    for (const std::uint64_t most_bytes : {0U, 720U}) {
+      try {
+        export_weights(run.path(), path, {DType::fp32, most_bytes}, {});
+        ADD_FAILURE() << path << " was replaced";
+      } catch (const InvalidArgument& error) {
+        EXPECT_THAT(error.what(), HasSubstr(path + ": " + why));
+      }
+    }
+    EXPECT_EQ(bytes_of(path), before) << path;
+  };
+  for (const std::string& path : {other.file("ranks.json"), other.file("rank0-of-2/manifest.json"),
+                                  checkpoint + "/manifest.json", checkpoint + "/states.0.swap",
+                                  checkpoint + "/states.1.swap", checkpoint + "/lock"})
+    refuse(path, "is part of a training run");
+  const std::string link = other.file("link");
+  fs::create_symlink(checkpoint + "/manifest.json", link);
+  refuse(link, "is part of a training run");
+  refuse(lines, "holds something else than weights");
+  const std::string shard = other.file("model-00002-of-00002.safetensors");
+  std::ofstream(shard) << "{\"not\": \"weights\"}";
+  EXPECT_THROW(export_weights(run.path(), other.file("model.safetensors"), {DType::fp32, 720}, {}),
+               InvalidArgument);
+  EXPECT_FALSE(fs::exists(other.file("model-00001-of-00002.safetensors")));
+  // An empty file, and an earlier export in the folder of a checkpoint, are replaced.
+  std::ofstream(other.file("model.safetensors")).flush();
+  for (const std::string& path : {other.file("model.safetensors"), checkpoint + "/weights"}) {
+    export_weights(run.path(), path, DType::fp32, {});
+    export_weights(run.path(), path, DType::bf16, {});
+  }
 }
 
 TEST(Export, SplitsBySizeWithAnIndex) {

@@ -4,15 +4,18 @@
 #include <json/json.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 
 #include "safetensors_format.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/fd.hpp"
 #include "sluice/base/written.hpp"
+#include "sluice/offload/swap_directory.hpp"
 
 namespace sluice::models {
 
@@ -52,6 +55,30 @@ void write_text(const std::string& path, const std::string& text) {
   }
 }
 
+// An empty file counts, and one of another program.
+bool is_of_weights(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::array<char, kHeaderLengthBytes + 1> begin{};
+  file.read(begin.data(), begin.size());
+  return file.gcount() == 0 || (file && begin.back() == '{');
+}
+
+void check_is_no_runs(const std::string& path) {
+  SLUICE_CHECK(
+      !offload::is_run_file(path),
+      path + ": is part of a training run, and would be replaced; write the weights elsewhere");
+}
+
+// Throws InvalidArgument when the file is a run's, or holds something else than weights.
+void check_replaceable(const std::string& path) {
+  check_is_no_runs(path);
+  std::error_code ignored;
+  if (!fs::is_regular_file(path, ignored)) return;
+  SLUICE_CHECK(
+      is_of_weights(path),
+      path + ": holds something else than weights, and would be replaced; give another name");
+}
+
 void remove_if_there(const std::string& path) {
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) throw IoError(errno, "unlink", path);
 }
@@ -75,11 +102,15 @@ WeightFiles::WeightFiles(const std::string& out_path, const std::vector<TensorSp
     places_.push_back({files.size() - 1, files.back().size()});
     files.back().push_back(tensor);
   }
-  for (std::size_t file = 0; file < files.size(); ++file) {
+  for (std::size_t file = 0; file < files.size(); ++file)
     paths_.push_back(files.size() == 1 ? out_path : shard_path(out_path, file, files.size()));
+  // All of them before the first is made. Several files replace `out_path` too.
+  check_replaceable(out_path);
+  for (const std::string& path : paths_) check_replaceable(path);
+  check_is_no_runs(index_path());
+  for (std::size_t file = 0; file < files.size(); ++file)
     writers_.push_back(
-        std::make_unique<SafetensorsWriter>(paths_.back(), std::move(files[file]), dtype));
-  }
+        std::make_unique<SafetensorsWriter>(paths_[file], std::move(files[file]), dtype));
 }
 
 void WeightFiles::write_fp32(std::size_t index, std::uint64_t offset_count,
@@ -98,16 +129,19 @@ std::string WeightFiles::index_text() const {
   return Json::writeString(writer, root) + "\n";
 }
 
+std::string WeightFiles::index_path() const {
+  return out_path_ + ".index.json";
+}
+
 void WeightFiles::finish() {
   // All data are on the disk before the first name changes, so that the renames take no time.
   for (const auto& writer : writers_) writer->sync();
-  const std::string index_path = out_path_ + ".index.json";
   // An earlier export has these names too. Killed between two renames, this one leaves new and old
   // files, and no index may name them.
-  if (writers_.size() > 1) remove_if_there(index_path);
+  if (writers_.size() > 1) remove_if_there(index_path());
   for (const auto& writer : writers_) writer->finish();
   if (writers_.size() == 1) return;
-  write_text(index_path, index_text());
+  write_text(index_path(), index_text());
   remove_if_there(out_path_);
 }
 

@@ -19,7 +19,8 @@ class WeightFiles {
  public:
   // Allocates the files, of at most `most_bytes` of tensors each; a larger tensor has a file of its
   // own. `most_bytes` 0, or as much as all tensors have: one file, `out_path`. Throws as
-  // SafetensorsWriter.
+  // SafetensorsWriter, and InvalidArgument, before anything is written, when a file that would be
+  // replaced is a run's (offload::is_run_file) or holds something else than weights.
   WeightFiles(const std::string& out_path, const std::vector<TensorSpec>& tensors, DType dtype,
               std::uint64_t most_bytes);
 
@@ -39,6 +40,7 @@ class WeightFiles {
     std::size_t index = 0;  // in the file
   };
   std::string index_text() const;
+  std::string index_path() const;
 
   const std::string out_path_;
   std::vector<std::string> names_;  // of the tensors

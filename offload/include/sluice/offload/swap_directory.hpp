@@ -77,8 +77,9 @@ struct CleanReport {
 // Throws IoError naming a file that could not be removed.
 CleanReport clean_directory(const std::string& directory, CleanScope scope, CleanMode mode);
 
-// Whether `path` is a file of a run: it has the name of one and lies beside a lock, a manifest or a
-// stripe.json. Follows links. Throws IoError when the answer cannot be found out.
+// Whether `path` is a file of a run, or would be: ranks.json, a lock, or a name of a run's file
+// beside a lock, a manifest or a stripe.json. Follows links. No command replaces such a file.
+// Throws IoError when the answer cannot be found out.
 bool is_run_file(const std::string& path);
 
 // Whether `directory` has files of states, committed or not, or folders of ranks. Throws IoError.

@@ -34,8 +34,9 @@ struct ExportResult {
 // Writes the master weights of the last committed step in `run_directory` to `out_path`, as fp32,
 // or rounded to nearest even to bf16 or fp16. Verifies every chunk's checksum. `progress` may be
 // empty; it gets the bytes done and the bytes in all. Blocks. Throws InvalidArgument when
-// `out_path` lies in the run's own directory or is not a regular file, StorageError without a
-// committed state or when the state is damaged, IoError.
+// `out_path` lies in the run's own directory, or when a file that would be replaced is not a
+// regular file, is a file of any run, or holds something else than weights. Throws StorageError
+// without a committed state or when the state is damaged, IoError.
 ExportResult export_weights(const std::string& run_directory, const std::string& out_path,
                             const ExportOptions& options,
                             const std::function<void(std::uint64_t, std::uint64_t)>& progress);
