@@ -1,6 +1,7 @@
 // Power is lost at any moment of `sluice train`: with "power" what a resumed run finds is a step
-// that was committed no earlier than the last one that the run had finished, whole; and with any
-// durability, bytes that no run wrote are never taken for good.
+// that was committed no earlier than the last one that the run had finished, whole, and its line
+// and all before it are in steps.jsonl; and with any durability, bytes that no run wrote are never
+// taken for good.
 
 #include <gtest/gtest.h>
 
@@ -47,7 +48,19 @@ Shards read_all(const std::string& directory) {
 struct Found {
   std::int64_t step = 0;  // 0: nothing; -1: damage, which is said
   std::string why;
+  std::int64_t lines = 0;  // of the first steps, whole, in steps.jsonl
 };
+
+std::int64_t whole_lines_in(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::int64_t lines = 0;
+  for (std::string line; std::getline(file, line); ++lines) {
+    const bool is_whole = line.starts_with("{\"step\":" + std::to_string(lines + 1) + ",") &&
+                          line.ends_with('}') && line.find('\0') == std::string::npos;
+    if (!is_whole || file.eof()) break;
+  }
+  return lines;
+}
 
 class TrainPower : public ::testing::Test {
  protected:
@@ -77,11 +90,11 @@ class TrainPower : public ::testing::Test {
   void forget_run() {
     if (!root_.empty()) std::filesystem::remove_all(root_);
     std::filesystem::remove(folder_.path("record"));
-    std::filesystem::remove_all(folder_.path("report"));
     record_.clear();
   }
 
-  // A run whose states are on `device`. The recorder sees the folder of its checkpoints or states.
+  // A run whose states are on `device`. The recorder sees the folder of its checkpoints or states,
+  // and its report.
   void record_run(const std::string& device, const std::string& durability) {
     const bool swaps = device == "nvme";
     root_ = folder_.path("recorded");
@@ -99,11 +112,11 @@ class TrainPower : public ::testing::Test {
     }
     made_ = record_.size();
     const test::ProgramResult result =
-        test::run_sluice(folder_.arguments("report", kSteps),
+        test::run_sluice(folder_.arguments("recorded/report", kSteps),
                          {{"LD_PRELOAD", SLUICE_RECORDER},
                           {"SLUICE_RECORD_ROOT", root_},
                           {"SLUICE_RECORD_LOG", folder_.path("record")},
-                          {"SLUICE_RECORD_MARKS", folder_.path("report") + "/steps.jsonl"}});
+                          {"SLUICE_RECORD_MARKS", root_ + "/report/steps.jsonl"}});
     ASSERT_EQ(result.exit_code, 0) << result.err;
     for (Entry& entry : read_record(folder_.path("record"))) record_.push_back(std::move(entry));
     ASSERT_GT(record_.size(), 50U);
@@ -111,6 +124,7 @@ class TrainPower : public ::testing::Test {
 
   Found find(const std::string& root) const {
     Found found;
+    found.lines = whole_lines_in(root + "/report/steps.jsonl");
     try {
       if (!std::filesystem::exists(root + runs_in_)) return found;
       const std::string directory = models::newest_checkpoint(root + runs_in_).empty() &&
@@ -123,7 +137,8 @@ class TrainPower : public ::testing::Test {
       EXPECT_TRUE(shards == truth.at(found.step))
           << "wrong bytes are taken for step " << found.step;
     } catch (const StorageError& error) {
-      found = {-1, error.what()};
+      found.step = -1;
+      found.why = error.what();
     }
     return found;
   }
@@ -155,6 +170,7 @@ class TrainPower : public ::testing::Test {
   void expect_last_commit_kept() {
     at_any_moment([](std::int64_t committed, const Found& found) {
       EXPECT_TRUE(committed == 0 || found.step >= committed) << "step " << committed << " was lost";
+      EXPECT_GE(found.lines, found.step) << "a committed step has no line";
     });
   }
 

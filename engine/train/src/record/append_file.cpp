@@ -3,8 +3,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <utility>
 
+#include "saved/synced_path.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/base/written.hpp"
@@ -36,7 +38,7 @@ void AppendFile::append(const std::string& text) {
     struct stat info {};
     SLUICE_SYSCALL(::fstat(fd_.get(), &info), path_);
     whole_bytes_ = static_cast<std::uint64_t>(info.st_size);
-    is_torn_ = false;
+    is_torn_ = has_synced_name_ = false;
     log(LogLevel::warn, path_ +
                             ": was removed or replaced while the run wrote to it; what follows "
                             "is in another file of this name");
@@ -48,6 +50,13 @@ void AppendFile::append(const std::string& text) {
   is_torn_ = false;
   whole_bytes_ += written.size();
   waiting_.clear();
+}
+
+void AppendFile::sync() {
+  SLUICE_SYSCALL(::fdatasync(fd_.get()), path_);
+  if (has_synced_name_) return;
+  sync_path(std::filesystem::absolute(path_).parent_path());
+  has_synced_name_ = true;
 }
 
 void AppendFile::finish() {

@@ -26,6 +26,9 @@ class AppendFile {
   // warning. Throws IoError, and what `open` throws; the text then waits for the next call, which
   // writes it first.
   void append(const std::string& text);
+  // Blocks until what append() wrote, and the file's name, survive loss of power. Texts that wait
+  // are left out. Throws IoError.
+  void sync();
   // Writes the texts that wait, and asks the drive whether it has taken all that was written (NFS
   // tells at a close). Throws as append().
   void finish();
@@ -36,7 +39,8 @@ class AppendFile {
   std::uint64_t whole_bytes_;  // of the file, without a part of a text
   Open open_;
   std::string header_;
-  std::string waiting_;   // some hundred bytes a step
+  std::string waiting_;  // some hundred bytes a step
+  bool has_synced_name_ = false;
   bool is_torn_ = false;  // a write has failed: the file may have a part of a text
 };
 

@@ -5,13 +5,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include "saved/synced_path.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 
@@ -19,35 +22,100 @@ namespace sluice::train {
 
 namespace {
 
-// Bytes of the whole lines up to the number `last_kept`; 0 when no line with a number is among
-// them. A last line without a newline at its end is torn. Throws IoError.
-std::uint64_t kept_length(int fd, const std::string& path, std::int64_t last_kept,
-                          const LineFile::NumberOf& number_of) {
-  std::uint64_t kept = 0;
+// Calls `take` with each whole line, without its newline. Returns whether a torn line follows the
+// last one. Throws IoError.
+bool for_each_line(int fd, const std::string& path,
+                   const std::function<void(const std::string& line)>& take) {
   std::uint64_t read = 0;
-  bool has_numbered = false;
   std::string line;
   std::array<char, 65536> buffer;
-  for (bool ended = false; !ended;) {
+  for (;;) {
     const auto got = static_cast<std::size_t>(
         SLUICE_SYSCALL(::pread(fd, buffer.data(), buffer.size(), static_cast<off_t>(read)), path));
+    if (got == 0) return !line.empty();
     read += got;
-    ended = got == 0;
     std::string_view rest(buffer.data(), got);
-    for (auto end = rest.find('\n'); !ended && end != std::string_view::npos;
-         end = rest.find('\n')) {
+    for (auto end = rest.find('\n'); end != std::string_view::npos; end = rest.find('\n')) {
       line += rest.substr(0, end);
       rest.remove_prefix(end + 1);
-      const std::optional<std::int64_t> number = number_of(line);
-      ended = !number || *number > last_kept;
-      if (ended) break;
-      kept += line.size() + 1;
-      has_numbered = has_numbered || *number > 0;
+      take(line);
       line.clear();
     }
     line += rest;
   }
-  return has_numbered ? kept : 0;
+}
+
+// Says line by line which stay.
+class Sieve {
+ public:
+  Sieve(std::int64_t last_kept, const LineFormat& format)
+      : last_kept_(last_kept), format_(format) {}
+  enum class Line { kept, later, damaged };
+  Line take(const std::string& line) {
+    const std::optional<std::int64_t> number = format_.number_of(line);
+    if (!number || (*number != 0 && *number <= last_)) return Line::damaged;
+    if (*number > last_kept_) return Line::later;
+    last_ = std::max(last_, *number);
+    return Line::kept;
+  }
+  std::int64_t last() const { return last_; }  // the number of the last line that stays; 0: none
+
+ private:
+  std::int64_t last_kept_;
+  const LineFormat& format_;
+  std::int64_t last_ = 0;
+};
+
+// A file as a resumed run finds it.
+struct Lines {
+  std::uint64_t kept_bytes = 0;  // of the lines that stay; they begin the file if none is damaged
+  std::int64_t last = 0;         // the number of the last one
+  std::int64_t damaged = 0;      // the first damaged line, from 1; 0: none that matters
+  std::vector<std::pair<std::int64_t, std::int64_t>> missing;  // from, to; with has_every_number
+};
+
+Lines scan(int fd, const std::string& path, std::int64_t last_kept, const LineFormat& format) {
+  Lines found;
+  Sieve sieve(last_kept, format);
+  std::int64_t count = 0;
+  std::int64_t first_cut = 0;  // the first line that does not stay
+  std::int64_t damaged = 0;
+  const auto miss = [&](std::int64_t from, std::int64_t to) {
+    if (format.has_every_number && from <= to) found.missing.emplace_back(from, to);
+  };
+  const bool torn = for_each_line(fd, path, [&](const std::string& line) {
+    ++count;
+    const std::int64_t before = sieve.last();
+    const Sieve::Line what = sieve.take(line);
+    if (what != Sieve::Line::kept) {
+      if (first_cut == 0) first_cut = count;
+      if (what == Sieve::Line::damaged && damaged == 0) damaged = count;
+      return;
+    }
+    found.kept_bytes += line.size() + 1;
+    if (first_cut != 0) found.damaged = first_cut;  // whatever its number is
+    if (before > 0 || first_cut != 0) miss(before + 1, sieve.last() - 1);
+  });
+  found.last = sieve.last();
+  if (torn && first_cut == 0 && format.has_every_number) damaged = count + 1;
+  // Behind the last line that counts, a run that was killed may leave anything.
+  if (found.damaged == 0 && found.last < last_kept) found.damaged = damaged;
+  miss(found.last + 1, last_kept);
+  return found;
+}
+
+// For a warning.
+std::string missing_text(const Lines& lines) {
+  constexpr std::size_t kMost = 5;
+  if (lines.missing.empty()) return "";
+  std::string text;
+  for (std::size_t i = 0; i < std::min(kMost, lines.missing.size()); ++i) {
+    const auto [from, to] = lines.missing[i];
+    text += (i == 0 ? "" : ", ") + std::to_string(from);
+    if (to > from) text += " to " + std::to_string(to);
+  }
+  if (lines.missing.size() > kMost) text += " and others";
+  return "the lines of these committed steps are missing: " + text;
 }
 
 UniqueFd open_and_lock(const std::string& path, const std::string& setting) {
@@ -63,23 +131,55 @@ UniqueFd open_and_lock(const std::string& path, const std::string& setting) {
   throw StorageError(path, "is being written by another run: give each its own " + setting);
 }
 
-AppendFile open_kept(const std::string& path, std::int64_t last_kept,
-                     const LineFile::NumberOf& number_of, const std::string& setting,
-                     const std::string& header) {
-  UniqueFd fd = open_and_lock(path, setting);
-  const std::uint64_t kept = kept_length(fd.get(), path, last_kept, number_of);
+// The path that the file has then.
+std::string put_aside(const std::string& path) {
+  std::string aside = free_numbered_path(path);
+  SLUICE_SYSCALL(::rename(path.c_str(), aside.c_str()), path);
+  return aside;
+}
+
+// Copies the lines that stay.
+void copy_kept(int from, int to, const std::string& path, std::int64_t last_kept,
+               const LineFormat& format) {
+  constexpr std::size_t kMostBytes = 1 << 16;
+  Sieve sieve(last_kept, format);
+  std::string text;
+  for_each_line(from, path, [&](const std::string& line) {
+    if (sieve.take(line) != Sieve::Line::kept) return;
+    text += line + "\n";
+    if (text.size() >= kMostBytes) write_all(to, std::exchange(text, {}), path);
+  });
+  write_all(to, text, path);
+}
+
+AppendFile open_kept(const std::string& path, std::int64_t last_kept, const LineFormat& format) {
+  const auto open = [path, setting = format.setting] { return open_and_lock(path, setting); };
+  const bool was_there = ::access(path.c_str(), F_OK) == 0;
+  UniqueFd fd = open();
+  Lines lines = scan(fd.get(), path, last_kept, format);
   struct stat info {};
   SLUICE_SYSCALL(::fstat(fd.get(), &info), path);
-  if (kept == 0 && info.st_size > 0) {
-    // The file belongs to an earlier run; this run starts a new one.
-    const std::string aside = free_numbered_path(path);
-    SLUICE_SYSCALL(::rename(path.c_str(), aside.c_str()), path);
-    log(LogLevel::info, path + " is of an earlier run and is now " + aside);
-    fd = open_and_lock(path, setting);
+  if (lines.damaged > 0 && last_kept > 0) {
+    const std::string aside = put_aside(path);
+    UniqueFd whole = open();
+    copy_kept(fd.get(), whole.get(), path, last_kept, format);
+    log(LogLevel::warn, path + ": line " + std::to_string(lines.damaged) +
+                            " is damaged: the file is now " + aside +
+                            ", and its whole lines are in " + path +
+                            (lines.missing.empty() ? "" : "; " + missing_text(lines)));
+    return AppendFile(std::move(whole), path, lines.kept_bytes, open, format.header);
   }
-  SLUICE_SYSCALL(::ftruncate(fd.get(), static_cast<off_t>(kept)), path);
-  return AppendFile(
-      std::move(fd), path, kept, [path, setting] { return open_and_lock(path, setting); }, header);
+  if (lines.last == 0) lines.kept_bytes = 0;
+  if (lines.last == 0 && info.st_size > 0) {
+    // The file belongs to an earlier run; this run starts a new one.
+    log(LogLevel::info, path + " is of an earlier run and is now " + put_aside(path));
+    fd = open();
+  } else if (was_there && !lines.missing.empty() && lines.missing.back().second == last_kept) {
+    lines.missing.erase(lines.missing.begin(), lines.missing.end() - 1);  // told of when they arose
+    log(LogLevel::warn, path + ": " + missing_text(lines));
+  }
+  SLUICE_SYSCALL(::ftruncate(fd.get(), static_cast<off_t>(lines.kept_bytes)), path);
+  return AppendFile(std::move(fd), path, lines.kept_bytes, open, format.header);
 }
 
 }  // namespace
@@ -89,7 +189,7 @@ void make_directory(const std::string& directory) {
   if (std::filesystem::exists(directory, error) && !std::filesystem::is_directory(directory, error))
     throw InvalidArgument(directory +
                           " is a file, and a directory is expected: choose another name");
-  std::filesystem::create_directories(directory, error);
+  make_directories(directory, error);
   if (error) throw IoError(error.value(), "create directory", directory);
 }
 
@@ -98,8 +198,7 @@ void check_can_write_lines(const std::string& directory) {
   SLUICE_SYSCALL(::access(directory.c_str(), W_OK | X_OK), directory);
 }
 
-LineFile::LineFile(const std::string& path, std::int64_t last_kept, const NumberOf& number_of,
-                   const std::string& setting, const std::string& header)
-    : file_(open_kept(path, last_kept, number_of, setting, header)) {}
+LineFile::LineFile(const std::string& path, std::int64_t last_kept, const LineFormat& format)
+    : file_(open_kept(path, last_kept, format)) {}
 
 }  // namespace sluice::train

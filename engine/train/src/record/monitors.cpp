@@ -137,8 +137,10 @@ LineFile& Monitors::csv_of(const std::string& tag) {
   const auto found = csv_.find(tag);
   if (found != csv_.end()) return found->second;
   return csv_
-      .try_emplace(tag, csv_path(tag), committed_samples_, samples_of, "csv_monitor.job_name",
-                   "step," + tag.substr(tag.rfind('/') + 1) + "\r\n")
+      .try_emplace(tag, csv_path(tag), committed_samples_,
+                   LineFormat{.number_of = samples_of,
+                              .setting = "csv_monitor.job_name",
+                              .header = "step," + tag.substr(tag.rfind('/') + 1) + "\r\n"})
       .first->second;
 }
 

@@ -1,6 +1,5 @@
 #include "record/step_lines.hpp"
 
-#include <exception>
 #include <functional>
 #include <stdexcept>
 #include <utility>
@@ -46,10 +45,22 @@ void StepLines::append(const StepRecord& record) {
                 [&] { monitors_.append(record); });
 }
 
+void StepLines::sync() {
+  if (sync_error_) return;
+  try {
+    steps_.sync();
+  } catch (const IoError& error) {
+    sync_error_ = std::current_exception();
+    log(LogLevel::error,
+        std::string(error.what()) + "; lines of steps may be lost, and the training goes on");
+  }
+}
+
 void StepLines::finish() {
   lines_wait_ = values_wait_ = false;
   steps_.finish();
   monitors_.finish();
+  if (sync_error_) std::rethrow_exception(sync_error_);
 }
 
 }  // namespace sluice::train

@@ -3,6 +3,7 @@
 // files of the monitors.
 
 #include <cstdint>
+#include <exception>
 #include <string>
 
 #include "record/monitors.hpp"
@@ -23,6 +24,10 @@ class StepLines {
   // A file that cannot be written ends no training, and the log says so. Lines and values wait
   // until they can be written.
   void append(const StepRecord& record);
+  // Before a commit that survives loss of power: the lines in steps.jsonl do so too. Blocks. Where
+  // they cannot be synced, no training ends: the log says so once, and finish() throws that error.
+  // Monitors' files are not synced.
+  void sync();
   // Writes all that waits; every file then has what was written to it. Throws IoError.
   void finish();
 
@@ -31,6 +36,7 @@ class StepLines {
   Monitors monitors_;
   bool lines_wait_ = false;
   bool values_wait_ = false;
+  std::exception_ptr sync_error_;  // the system tells once of lost bytes
 };
 
 }  // namespace sluice::train

@@ -3,7 +3,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <cstdio>
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+#include <system_error>
 
 #include "sluice/base/error.hpp"
 #include "sluice/base/written.hpp"
@@ -12,9 +15,16 @@ namespace sluice::train {
 
 namespace {
 
+// A line with bytes that to_json_line() does not write is none: loss of power may leave zeros.
 std::optional<std::int64_t> step_of(const std::string& line) {
-  long long step = 0;
-  if (std::sscanf(line.c_str(), "{\"step\":%lld", &step) != 1) return {};
+  constexpr std::string_view kBegin = "{\"step\":";
+  const auto is_control = [](char byte) { return static_cast<unsigned char>(byte) < 0x20; };
+  if (!line.starts_with(kBegin) || !line.ends_with('}') || std::ranges::any_of(line, is_control))
+    return {};
+  std::int64_t step = 0;
+  const char* const end = line.data() + line.size();
+  const auto [stopped, problem] = std::from_chars(line.data() + kBegin.size(), end, step);
+  if (problem != std::errc() || *stopped != ',' || step < 1) return {};
   return step;
 }
 
@@ -23,11 +33,18 @@ std::optional<std::int64_t> step_of(const std::string& line) {
 StepsFile::StepsFile(const std::string& directory, std::int64_t committed_step) {
   if (directory.empty()) return;
   make_directory(directory);
-  file_.emplace(directory + "/steps.jsonl", committed_step, step_of, "--report");
+  file_.emplace(
+      directory + "/steps.jsonl", committed_step,
+      LineFormat{
+          .number_of = step_of, .has_every_number = true, .setting = "--report", .header = ""});
 }
 
 void StepsFile::append(const StepRecord& record) {
   if (file_) file_->append(to_json_line(record) + "\n");
+}
+
+void StepsFile::sync() {
+  if (file_) file_->sync();
 }
 
 void StepsFile::finish() {

@@ -15,11 +15,14 @@ namespace sluice::train {
 class StepsFile {
  public:
   // Creates the directory, and opens the file as LineFile does: lines of steps after
-  // `committed_step` are cut off. An empty directory name: append() writes nothing. Throws IoError;
-  // StorageError when another run writes there.
+  // `committed_step` are cut off, and a warning names steps up to it that are missing. An empty
+  // directory name: append() writes nothing. Throws IoError; StorageError when another run writes
+  // there.
   StepsFile(const std::string& directory, std::int64_t committed_step);
   // As LineFile::append.
   void append(const StepRecord& record);
+  // As LineFile::sync.
+  void sync();
   // As LineFile::finish.
   void finish();
 

@@ -308,6 +308,7 @@ class Run {
 
   void commit(bool ending) {
     settle_data(saves_step(*resources_, progress_.step, ending));
+    if (saves_step_from_power_loss(*resources_, progress_.step, ending)) lines_->sync();
     commit_step(*resources_, *checkpoints_, progress_, setup_.identity, ending);
   }
 

@@ -64,6 +64,12 @@ bool saves_step(const RunResources& resources, std::int64_t step, bool ending) {
   return resources.commits(step, ending) || checkpoint_is_due(resources, step, ending);
 }
 
+bool saves_step_from_power_loss(const RunResources& resources, std::int64_t step, bool ending) {
+  return checkpoint_is_due(resources, step, ending) ||
+         (resources.commits(step, ending) &&
+          resources.files.store->durability() == Durability::power);
+}
+
 void commit_step(RunResources& resources, CheckpointWriter& writer, Progress& progress,
                  const RunIdentity& identity, bool ending) {
   if (resources.commits(progress.step, ending)) {

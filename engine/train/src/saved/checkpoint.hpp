@@ -24,6 +24,8 @@ void write_checkpoint(CheckpointWriter& writer, Progress& progress, const RunIde
 // Whether commit_step() saves `step`: to the swap directory, as a checkpoint, or both. `ending`: no
 // step follows.
 bool saves_step(const RunResources& resources, std::int64_t step, bool ending);
+// Whether that survives loss of power: a commit with "durability": "power", or any checkpoint.
+bool saves_step_from_power_loss(const RunResources& resources, std::int64_t step, bool ending);
 
 // After the updates of `progress.step`: commits the swap directory, begins a checkpoint, or both,
 // as the configuration asks; and takes note of an earlier checkpoint that has become whole. Waits

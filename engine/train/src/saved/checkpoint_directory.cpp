@@ -1,8 +1,5 @@
 #include "saved/checkpoint_directory.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <chrono>
 #include <optional>
 #include <random>
@@ -10,8 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "saved/synced_path.hpp"
 #include "sluice/base/error.hpp"
-#include "sluice/base/fd.hpp"
 #include "sluice/base/host_name.hpp"
 #include "sluice/models/rank_commit.hpp"
 #include "sluice/offload/checkpoint_folder.hpp"
@@ -22,19 +19,6 @@ namespace sluice::train {
 namespace fs = std::filesystem;
 
 namespace {
-
-// Makes a directory and its missing parents. Their names survive loss of power: else a checkpoint
-// that is durable itself could be out of reach.
-void make_directories(const fs::path& directory, std::error_code& error) {
-  std::vector<fs::path> made;
-  std::error_code ignored;
-  for (fs::path path = fs::absolute(directory, error); !error && !fs::exists(path, ignored);
-       path = path.parent_path())
-    made.push_back(path);
-  fs::create_directories(directory, error);
-  if (error) return;
-  for (const fs::path& path : made) sync_path(path.parent_path());
-}
 
 std::int64_t random_step() {
   std::random_device device;
@@ -93,11 +77,6 @@ void require_shared_directory(zero::Communicator& ranks, const std::string& dire
     const std::string why_not = find_why_not_shared(directory, text, ranks.rank());
     if (!why_not.empty()) throw InvalidArgument(why_not);
   });
-}
-
-void sync_path(const fs::path& path) {
-  const UniqueFd fd(SLUICE_SYSCALL(::open(path.c_str(), O_RDONLY | O_CLOEXEC), path.string()));
-  SLUICE_SYSCALL(::fsync(fd.get()), path.string());
 }
 
 void hold_checkpoint_directory(const std::string& directory, offload::HeldDirectories& held,

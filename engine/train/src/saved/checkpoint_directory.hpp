@@ -1,8 +1,7 @@
 #pragma once
-// The directory of a run's checkpoints: made, locked, seen by all ranks, and synced with the drive.
-// The functions are thread-safe; a DirectoryMark is thread-compatible.
+// The directory of a run's checkpoints: made, locked, and seen by all ranks. The
+// functions are thread-safe; a DirectoryMark is thread-compatible.
 
-#include <filesystem>
 #include <string>
 
 #include "sluice/offload/directory_lock.hpp"
@@ -41,8 +40,5 @@ std::string find_why_not_shared(const std::string& directory, const std::string&
 // Throws InvalidArgument on the ranks whose checkpoint directory is not that of rank 0, and
 // RankFailure on the others. All ranks call it. Blocks.
 void require_shared_directory(zero::Communicator& ranks, const std::string& directory);
-
-// fsync of a file, or of the names in a directory. Throws IoError.
-void sync_path(const std::filesystem::path& path);
 
 }  // namespace sluice::train

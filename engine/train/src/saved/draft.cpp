@@ -7,7 +7,7 @@
 #include <system_error>
 #include <utility>
 
-#include "saved/checkpoint_directory.hpp"
+#include "saved/synced_path.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/offload/checkpoint_folder.hpp"

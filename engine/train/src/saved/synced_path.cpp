@@ -1,0 +1,31 @@
+#include "saved/synced_path.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <vector>
+
+#include "sluice/base/error.hpp"
+#include "sluice/base/fd.hpp"
+
+namespace sluice::train {
+
+namespace fs = std::filesystem;
+
+void sync_path(const fs::path& path) {
+  const UniqueFd fd(SLUICE_SYSCALL(::open(path.c_str(), O_RDONLY | O_CLOEXEC), path.string()));
+  SLUICE_SYSCALL(::fsync(fd.get()), path.string());
+}
+
+void make_directories(const fs::path& directory, std::error_code& error) {
+  std::vector<fs::path> made;
+  std::error_code ignored;
+  for (fs::path path = fs::absolute(directory, error); !error && !fs::exists(path, ignored);
+       path = path.parent_path())
+    made.push_back(path);
+  fs::create_directories(directory, error);
+  if (error) return;
+  for (const fs::path& path : made) sync_path(path.parent_path());
+}
+
+}  // namespace sluice::train

@@ -1,0 +1,169 @@
+// steps.jsonl and the rows of monitors as a resumed run finds them: no whole line of a step that
+// counts is dropped, and a damaged file is put aside.
+
+#include "record/line_file.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "captured_log.hpp"
+#include "in_child.hpp"
+#include "record/step_lines.hpp"
+#include "sluice/base/error.hpp"
+#include "temp_dir.hpp"
+
+namespace sluice::train {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class ResumedLines : public ::testing::Test {
+ protected:
+  static std::string line_of(std::int64_t step) {
+    StepRecord record;
+    record.step = step;
+    return to_json_line(record) + "\n";
+  }
+  static std::string lines_of(const std::vector<std::int64_t>& steps) {
+    std::string text;
+    for (const std::int64_t step : steps) text += line_of(step);
+    return text;
+  }
+  static std::string text_of(const std::string& path) {
+    std::ostringstream text;
+    text << std::ifstream(path, std::ios::binary).rdbuf();
+    return text.str();
+  }
+  void write(const std::string& text) const { std::ofstream(steps_, std::ios::binary) << text; }
+  // A run that resumes after `committed` steps takes another one. Returns what it says.
+  std::vector<std::string> resume(std::int64_t committed) const {
+    const test::CapturedLog log;
+    StepLines lines(dir_.path(), {}, committed, 1);
+    StepRecord record;
+    record.step = committed + 1;
+    lines.append(record);
+    lines.finish();
+    std::vector<std::string> said;
+    for (const auto& message : log.messages()) said.push_back(message.text);
+    return said;
+  }
+
+  test::TempDir dir_;
+  const std::string steps_ = dir_.file("steps.jsonl");
+  const std::string aside_ = dir_.file("steps.1.jsonl");
+};
+
+TEST_F(ResumedLines, WholeOnesBehindADamagedOneStay) {
+  std::string cut_number = line_of(4);
+  cut_number[8] = '9';  // as a step that is not committed
+  std::string zeros = line_of(4);
+  zeros.replace(20, 8, 8, '\0');
+  for (const std::string& damaged :
+       {"X" + line_of(4).substr(1), cut_number, zeros, std::string(line_of(4).size(), '\0') + "\n",
+        line_of(4).substr(0, 30) + "\n"}) {
+    const std::string before = lines_of({1, 2, 3}) + damaged + lines_of({5, 6, 7, 8, 9});
+    write(before);
+    EXPECT_THAT(resume(8), ElementsAre(AllOf(
+                               HasSubstr(steps_ + ": line 4 is damaged: the file is now " + aside_),
+                               HasSubstr("committed steps are missing: 4"))));
+    EXPECT_EQ(text_of(steps_), lines_of({1, 2, 3, 5, 6, 7, 8, 9}));
+    EXPECT_EQ(text_of(aside_), before);
+    std::filesystem::remove(aside_);
+    EXPECT_THAT(resume(9), IsEmpty()) << "said once";
+  }
+}
+
+TEST_F(ResumedLines, DamageThatTakesTheLastOnesIsTold) {
+  const std::string zeros(5000, '\0');
+  for (const std::string& end : {zeros, line_of(4).substr(0, 40), zeros + "\n" + zeros}) {
+    write(lines_of({1, 2, 3}) + end);
+    EXPECT_THAT(resume(8), ElementsAre(AllOf(HasSubstr("line 4 is damaged"), HasSubstr(aside_),
+                                             HasSubstr("steps are missing: 4 to 8"))));
+    EXPECT_EQ(text_of(steps_), lines_of({1, 2, 3, 9}));
+    EXPECT_EQ(text_of(aside_), lines_of({1, 2, 3}) + end);
+    std::filesystem::remove(aside_);
+  }
+  write(zeros);
+  EXPECT_THAT(resume(8), ElementsAre(HasSubstr("steps are missing: 1 to 8")));
+  EXPECT_EQ(text_of(aside_), zeros);
+}
+
+TEST_F(ResumedLines, OnesThatAreMissingAreTold) {
+  const auto missing = [&](const std::string& steps) {
+    return ElementsAre(steps_ + ": the lines of these committed steps are missing: " + steps);
+  };
+  write(lines_of({1, 2, 3}));
+  EXPECT_THAT(resume(8), missing("4 to 8"));
+  EXPECT_THAT(resume(9), IsEmpty()) << "said once";
+  EXPECT_EQ(text_of(steps_), lines_of({1, 2, 3, 9, 10}));
+  write("");
+  EXPECT_THAT(resume(8), missing("1 to 8"));
+  std::filesystem::remove(steps_);
+  EXPECT_THAT(resume(8), IsEmpty()) << "a report that begins here";
+  EXPECT_THAT(resume(9), IsEmpty());
+  EXPECT_FALSE(std::filesystem::exists(aside_));
+}
+
+TEST_F(ResumedLines, StepsThatGoBackAreThereOnce) {
+  const std::string before = lines_of({1, 2, 3, 1, 2, 3, 4});
+  write(before);
+  EXPECT_THAT(resume(4), ElementsAre(HasSubstr("line 4 is damaged")));
+  EXPECT_EQ(text_of(steps_), lines_of({1, 2, 3, 4, 5}));
+  EXPECT_EQ(text_of(aside_), before);
+}
+
+// After a kill the last line may be torn, and later steps than the committed one are no loss.
+TEST_F(ResumedLines, WhatAKillLeavesIsNoDamage) {
+  for (const std::string& end :
+       {line_of(5).substr(0, 30), line_of(5), lines_of({5, 6}) + "X\n" + std::string(9, '\0')}) {
+    write(lines_of({1, 2, 3, 4}) + end);
+    EXPECT_THAT(resume(4), IsEmpty());
+    EXPECT_EQ(text_of(steps_), lines_of({1, 2, 3, 4, 5}));
+  }
+  EXPECT_FALSE(std::filesystem::exists(aside_));
+}
+
+TEST_F(ResumedLines, RowsOfMonitorsBehindADamagedOneStay) {
+  config::MonitorsConfig config;
+  config.csv = {true, dir_.path(), "csv"};
+  const std::string rows = dir_.file("csv/Train_Samples_eval_loss.csv");
+  std::filesystem::create_directory(dir_.file("csv"));
+  std::ofstream(rows) << "step,eval_loss\r\n8,1.5\r\n!\r\n32,2.5\r\n40,";
+  const test::CapturedLog log;
+  { const Monitors monitors(config, 10, 8); }
+  EXPECT_EQ(text_of(rows), "step,eval_loss\r\n8,1.5\r\n32,2.5\r\n");
+  { const Monitors monitors(config, 10, 8); }
+  ASSERT_EQ(log.messages().size(), 1U);
+  EXPECT_TRUE(log.contains(rows + ": line 3 is damaged"));
+}
+
+// The error of a sync is one of lost lines, which the end of the run has not forgotten.
+TEST_F(ResumedLines, ThatCannotBeSyncedAreAnErrorAtTheEnd) {
+  const std::string said = test::run_in_child([&]() -> std::string {
+    const test::CapturedLog log;
+    StepLines lines(dir_.path(), {}, 0, 1);
+    StepRecord record;
+    record.step = 1;
+    lines.append(record);
+    lines.sync();
+    test::deny(__NR_fdatasync, EIO);
+    lines.sync();
+    lines.sync();
+    if (log.messages().size() != 1) return "said " + std::to_string(log.messages().size());
+    if (!log.contains("lines of steps may be lost, and the training goes on")) return "not said";
+    lines.finish();
+    return "nothing";
+  });
+  EXPECT_THAT(said, AllOf(HasSubstr(steps_), HasSubstr("Input/output error")));
+}
+
+}  // namespace
+}  // namespace sluice::train
