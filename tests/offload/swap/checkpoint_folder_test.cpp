@@ -166,6 +166,41 @@ TEST_F(CheckpointsTest, LeaveAloneWhatIsNotOurs) {
   EXPECT_THAT(below("step-9.tmp"), ElementsAre("lock", "notes"));
 }
 
+// As when a newer one takes its place.
+TEST_F(CheckpointsTest, AreRemovedWithoutWhatIsNotOurs) {
+  const std::string folder = dir_.file("step-00000003");
+  for (const char* name : {"rank0-of-2", "rank1-of-2", "hf"})
+    fs::create_directory(folder + "/" + name);
+  for (const char* name : {"ranks.json", "rank0-of-2/manifest.json", "rank0-of-2/states.1.swap",
+                           "rank1-of-2/notes", "hf/manifest.json", "notes"})
+    write_text(folder + "/" + name, "x");
+  fs::create_symlink(dir_.file("step-00000012"), folder + "/rank2-of-3");
+  RemovedCheckpoint removed = remove_checkpoint_files(folder);
+  EXPECT_FALSE(removed.error) << removed.error.message();
+  std::sort(removed.left.begin(), removed.left.end());
+  EXPECT_THAT(removed.left,
+              ElementsAre(folder + "/hf", folder + "/notes", folder + "/rank1-of-2/notes"));
+  EXPECT_THAT(below("step-00000003"), ElementsAre("hf", "notes", "rank1-of-2"));
+  EXPECT_THAT(below("step-00000003/hf"), ElementsAre("manifest.json"));
+  fs::create_directory_symlink(dir_.file("step-00000012"), dir_.file("step-00000011"));
+  for (const std::string& name : {std::string("step-00000011"), draft_}) {
+    removed = remove_checkpoint_files(dir_.file(name));
+    EXPECT_FALSE(removed.error) << removed.error.message();
+    EXPECT_TRUE(removed.left.empty());
+  }
+  EXPECT_THAT(names_there(), ElementsAre("step-00000003", "step-00000012"));
+  EXPECT_THAT(below("step-00000012"), ElementsAre("lock", "manifest.json", "states.0.swap"));
+}
+
+TEST_F(CheckpointsTest, AreFoundAroundAPath) {
+  const std::string folder = fs::canonical(dir_.file("step-00000012"));
+  for (const char* path : {"", "/manifest.json", "/hf/model/weights", "/.", "/../step-00000012/a"})
+    EXPECT_EQ(checkpoint_around(folder + path), folder) << path;
+  fs::create_directory(dir_.file("step-7"));
+  for (const char* path : {"", "step-7", "step-7/report", "step-00000099/report"})
+    EXPECT_EQ(checkpoint_around(dir_.file(path)), "") << path;
+}
+
 TEST_F(CheckpointsTest, StayWhileOneIsReadOrARunHasThem) {
   const std::vector<std::string> before = names_there();
   {

@@ -128,6 +128,19 @@ TEST(BadInput, ACheckpointDirectoryThatIsMemoryIsSaid) {
   expect_refused(strict, 2, {"\"strict\": true does not allow: " + line, "tmpfs"});
 }
 
+TEST(BadInput, AReportInACheckpointIsRefused) {
+  TrainFolder folder;
+  TrainSetup setup;
+  setup.sluice_keys =
+      "\"checkpoint_dir\": \"" + folder.checkpoints() + "\", \"checkpoint_every\": 1, ";
+  folder.set(setup);
+  ASSERT_EQ(folder.train("report", 1).exit_code, 0);
+  const std::string checkpoint = folder.checkpoints() + "/step-00000001";
+  for (const char* inside : {"", "/report"})
+    expect_refused(folder.train("checkpoints/step-00000001" + std::string(inside), 2, {"--resume"}),
+                   2, {"--report: ", "lies in a checkpoint", checkpoint});
+}
+
 TEST(BadInput, DamagedStatesAreNamedAndNothingIsOverwritten) {
   TrainFolder folder;
   folder.set({});

@@ -86,6 +86,31 @@ TEST(Weights, InSeveralFilesAreTheSame) {
                  {folder.swap(), "holds neither model.safetensors nor"});
 }
 
+TEST(Weights, InTheFolderOfACheckpointOutliveIt) {
+  TrainFolder folder;
+  TrainSetup setup;
+  setup.optimizer_device = setup.param_device = "cpu";
+  setup.sluice_keys = "\"checkpoint_dir\": \"" + folder.checkpoints() +
+                      "\", \"checkpoint_every\": 1, \"keep\": 1, ";
+  folder.set(setup);
+  ASSERT_EQ(folder.train("report", 1).exit_code, 0);
+  const std::string first = folder.checkpoints() + "/step-00000001";
+  std::filesystem::create_directory(first + "/hf");
+  const std::string weights = first + "/hf/model.safetensors";
+  ASSERT_EQ(run_sluice({"export", first, "--out", weights}).exit_code, 0);
+  const ProgramResult second = folder.train("report", 3, {"--resume"});
+  EXPECT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_NE(second.err.find(first + ": the old checkpoint is removed, and the folder stays: hf"),
+            std::string::npos)
+      << second.err;
+  EXPECT_EQ(folder.files("checkpoints/step-00000001"),
+            (std::vector<std::string>{first + "/hf", weights}));
+  EXPECT_FALSE(std::filesystem::exists(folder.checkpoints() + "/step-00000002"));
+  const ProgramResult third = folder.train("report", 4, {"--resume"});
+  EXPECT_EQ(third.exit_code, 0) << third.err;
+  EXPECT_EQ(third.err.find("step-00000001"), std::string::npos) << third.err;
+}
+
 TEST(Weights, OfAnotherShapeAreRefusedByName) {
   TrainFolder folder;
   folder.set({});

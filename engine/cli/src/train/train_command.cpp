@@ -18,6 +18,7 @@
 #include "sluice/base/log.hpp"
 #include "sluice/base/trace.hpp"
 #include "sluice/config/model_config.hpp"
+#include "sluice/offload/checkpoint_folder.hpp"
 #include "terminal/clock.hpp"
 #include "terminal/text_format.hpp"
 #include "train/progress.hpp"
@@ -33,8 +34,13 @@ namespace {
 // The report is written last, so its path is checked first.
 void check_report(const std::string& directory) {
   const std::string path = directory + "/report.json";
-  SLUICE_CHECK(directory.empty() || !std::filesystem::is_directory(path),
+  if (directory.empty()) return;
+  SLUICE_CHECK(!std::filesystem::is_directory(path),
                "--report: " + path + ": this is a directory, expected a file");
+  const std::string checkpoint = offload::checkpoint_around(directory);
+  SLUICE_CHECK(checkpoint.empty(),
+               "--report: " + directory + ": lies in a checkpoint (" + checkpoint +
+                   "), which a run removes when newer ones are there; give another directory");
 }
 
 // Checks that the trace can be written.

@@ -1,6 +1,7 @@
 #include "saved/checkpoint_directory.hpp"
 
 #include <chrono>
+#include <filesystem>
 #include <optional>
 #include <random>
 #include <system_error>

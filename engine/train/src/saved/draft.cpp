@@ -11,6 +11,7 @@
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/offload/checkpoint_folder.hpp"
+#include "sluice/offload/swap_directory.hpp"
 #include "sluice/offload/swap_store.hpp"
 
 namespace sluice::train {
@@ -18,33 +19,6 @@ namespace sluice::train {
 namespace fs = std::filesystem;
 
 namespace {
-
-// Removes a folder and what is in it, the folders of ranks included, as far as it can; returns the
-// last error: that of the folder, which stays while a file does. std::filesystem::remove_all is not
-// usable: libtorch.so of the wheel exports a version of it that calls a missing function, and a
-// program that links libtorch.so gets that version.
-//
-// A link goes, and what it leads to stays.
-std::error_code remove_folder(const fs::path& path) {
-  std::error_code error;
-  std::vector<fs::path> found;
-  if (fs::is_symlink(fs::symlink_status(path, error))) {
-    fs::remove(path, error);
-    return error;
-  }
-  for (auto entry = fs::directory_iterator(path, error);
-       !error && entry != fs::directory_iterator(); entry.increment(error))
-    found.push_back(entry->path());
-  for (const fs::path& each : found) {
-    if (fs::is_directory(fs::symlink_status(each, error))) {
-      remove_folder(each);
-    } else {
-      fs::remove(each, error);
-    }
-  }
-  fs::remove(path, error);
-  return error;
-}
 
 // Gives the checkpoint the name of a draft, which survives loss of power. Returns its path; its old
 // one where something has that name.
@@ -56,6 +30,21 @@ fs::path make_draft_of(const fs::path& checkpoint) {
   if (::rename(checkpoint.c_str(), draft.c_str()) != 0) return checkpoint;
   sync_path(parent);
   return draft;
+}
+
+// The folder at `path` has no state any more. It gets its name back, so that what its user put
+// there is where it was. A folder of ranks in it would count as a damaged checkpoint.
+void leave_folder(const fs::path& path, const fs::path& checkpoint,
+                  const std::vector<std::string>& left) {
+  fs::path where = path;
+  if (path != checkpoint && !offload::holds_state_files(path) &&
+      ::rename(path.c_str(), checkpoint.c_str()) == 0)
+    where = checkpoint;
+  const std::string first = fs::path(left.front()).lexically_relative(path).string();
+  log(LogLevel::warn,
+      where.string() + ": the old checkpoint is removed, and the folder stays: " + first +
+          (left.size() == 1 ? "" : " and " + std::to_string(left.size() - 1) + " more") +
+          " in it, which the run did not write");
 }
 
 // So that a kill in between leaves a draft. A link goes alone. The manifest is the first file to
@@ -74,8 +63,9 @@ void remove_checkpoint(const fs::path& checkpoint) {
     if (path != checkpoint) ::rename(path.c_str(), checkpoint.c_str());
     throw;
   }
-  if (const std::error_code error = remove_folder(path); error)
-    throw fs::filesystem_error("cannot remove", path, error);
+  const offload::RemovedCheckpoint removed = offload::remove_checkpoint_files(path);
+  if (removed.error) throw fs::filesystem_error("cannot remove", path, removed.error);
+  if (!removed.left.empty()) leave_folder(path, checkpoint, removed.left);
 }
 
 // A checkpoint that is not needed any more and cannot be removed costs space, not data.
@@ -154,7 +144,7 @@ Draft begin_draft(const std::string& directory, const Progress& progress, std::i
               .step = progress.step,
               .keep = keep,
               .before = checkpoints_of_line(directory, progress.line)};
-  remove_folder(draft.path());
+  offload::remove_checkpoint_files(draft.path());
   make_folder(draft.path());
   return draft;
 }
@@ -176,7 +166,7 @@ std::string publish(const Draft& draft) {
 }
 
 void remove_draft(const Draft& draft) {
-  remove_folder(draft.path());
+  offload::remove_checkpoint_files(draft.path());
 }
 
 }  // namespace sluice::train

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 namespace sluice::offload {
@@ -29,6 +30,18 @@ std::string free_checkpoint_path(const std::string& directory, std::int64_t step
 // Parses the last part of `path`; empty when it is not a checkpoint's name. The folder need not
 // exist.
 std::optional<CheckpointFolder> checkpoint_folder_of(const std::string& path);
+// The folder of a checkpoint that `path`, which need not exist, is or lies in; empty when there is
+// none. The folder holds files of states. Follows links. Throws IoError.
+std::string checkpoint_around(const std::string& path);
+
+struct RemovedCheckpoint {
+  std::error_code error;          // the last one
+  std::vector<std::string> left;  // paths of what is not Sluice's
+};
+// Removes the folder of a checkpoint: Sluice's files in it and in its folders of ranks, as far as
+// possible, then the folders that are empty. Links are removed, and their targets stay. A reader
+// of the checkpoint is not asked.
+RemovedCheckpoint remove_checkpoint_files(const std::string& folder);
 // The checkpoint folders below `directory`, oldest step first, whatever they contain. Empty when
 // `directory` cannot be read.
 std::vector<CheckpointFolder> list_checkpoint_folders(const std::string& directory);
