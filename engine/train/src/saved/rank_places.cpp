@@ -1,10 +1,13 @@
 #include "saved/rank_places.hpp"
 
 #include <filesystem>
+#include <string>
 #include <system_error>
 
 #include "sluice/base/error.hpp"
+#include "sluice/offload/swap_directory.hpp"
 #include "sluice/offload/swap_state.hpp"
+#include "sluice/train/run_source.hpp"
 
 namespace sluice::train {
 
@@ -16,6 +19,15 @@ void enter_rank_folder(const config::TrainConfig& config, std::string& directory
   std::error_code error;
   std::filesystem::create_directory(directory, error);
   if (error) throw IoError(error.value(), "create directory", directory);
+}
+
+// For what ranks of another number left: a drive that is lost makes all of it useless.
+[[noreturn]] void throw_with_checkpoint(const RunSource& source, const StorageError& error) {
+  throw StorageError(source.directory,
+                     "cannot be continued from (" + std::string(error.what()) +
+                         "); if that drive is lost, the newest checkpoint is " + source.older +
+                         ": to go on from there, clear the directory (sluice nvme clean " +
+                         source.directory + " --committed, which loses its state)");
 }
 
 }  // namespace
@@ -38,6 +50,28 @@ config::TrainConfig with_rank_folders(config::TrainConfig config, plan::Placemen
     for (std::string& further : offload->further_nvme_paths) enter_rank_folder(config, further);
   }
   return config;
+}
+
+void check_parts(const RunSource& source, const config::TrainConfig& config,
+                 plan::Placement placement) {
+  if (!source.in_swap_directory) return;
+  const offload::SwapPlace swap = swap_place(config, placement);
+  const auto ranks = static_cast<int>(source.parts.size());
+  try {
+    for (int rank = 0; rank < ranks; ++rank) {
+      const models::SavedPart& part = source.parts[static_cast<std::size_t>(rank)];
+      // Each rank opens its own.
+      if (source.own_swap && rank != config.rank) continue;
+      std::error_code error;
+      if (!std::filesystem::is_directory(part.folder, error)) continue;
+      offload::check_parts(
+          offload::rank_place(swap, rank, ranks), part.digest,
+          source.own_swap ? offload::PartsUse::continued : offload::PartsUse::read);
+    }
+  } catch (const StorageError& error) {
+    if (source.own_swap || source.older.empty()) throw;
+    throw_with_checkpoint(source, error);
+  }
 }
 
 }  // namespace sluice::train
