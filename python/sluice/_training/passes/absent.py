@@ -276,7 +276,8 @@ def _refuse(absent: torch.Tensor, what: str, is_write: bool) -> NoReturn:
     if in_backward:
         end += (
             ". A backward that calls modules inside a unit by themselves, as a reversible layer's, needs these modules as units: "
-            "initialize(..., units=[...]) with their classes"
+            "initialize(..., units=[...]) with their classes. One that calls torch.autograd.grad, as that of an adjoint ODE, needs the "
+            "module whose forward applies it as a unit"
         )
     raise RuntimeError(
         f"{begin}its values are not here {when}, at every ZeRO stage. Inside sluice.zero.GatheredParameters(parameters) "

@@ -230,6 +230,51 @@ def test_a_hook_of_a_backward_is_not_between_passes() -> None:
     engine.destroy()
 
 
+class Adjoint(nn.Module):
+    """A block whose autograd function computes gradients of its parameters itself, as solvers of ODEs do."""
+
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, inner: nn.Module, x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+            ctx.inner, ctx.parameters = inner, parameters
+            ctx.save_for_backward(x)
+            with torch.no_grad():
+                return inner(x)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+            with torch.enable_grad():
+                x = ctx.saved_tensors[0].detach().requires_grad_()
+                return None, *torch.autograd.grad(ctx.inner(x), (x, *ctx.parameters), gradient)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = x + Adjoint.Function.apply(self.inner, x, *self.inner.parameters())
+        return made
+
+
+def test_a_function_that_calls_grad_needs_its_module_as_a_unit() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), Adjoint())
+    plain = copy.deepcopy(model)
+    x = torch.ones(2, 4)
+    sgd = config("cpu", optimizer={"type": "SGD", "params": {"lr": 1.0}}, gradient_clipping=0.0)
+    engine = engine_of(model, sgd, units=["Linear"])
+    with pytest.raises(RuntimeError, match="torch.autograd.grad, as that of an adjoint ODE, needs the module whose forward"):
+        engine.backward(engine(x).square().mean())
+    engine.destroy()
+    engine = engine_of(model, sgd, units=["Adjoint"])
+    engine.backward(engine(x).square().mean())
+    engine.step()
+    plain(x).square().mean().backward()
+    torch.optim.SGD(plain.parameters(), 1.0).step()
+    torch.testing.assert_close(engine.module_state_dict(), dict(plain.state_dict()))
+    engine.destroy()
+
+
 class Reversible(nn.Module):
     """A block whose autograd function computes it again in backward, by its inner module alone."""
 
