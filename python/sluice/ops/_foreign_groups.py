@@ -43,6 +43,16 @@ def check(group: Mapping[str, Any], number: int, kind: str, own: str) -> None:
     raise ValueError(f"parameter group {number} was made by {name} ({sign}), and {kind} would train it by another formula. {advice}")
 
 
+def check_loaded(group: Mapping[str, Any], number: int, kind: str, own: str) -> None:
+    """As :func:`check`, for a group of a state dict that is loaded."""
+    name, sign = _maker(group, own)
+    if name:
+        raise ValueError(
+            f"parameter group {number} of the state dict was made by {name} ({sign}), and {kind} would train on with it by another "
+            f"formula. Load a state dict of {kind}, or of {own or 'this class'}, or begin with new states"
+        )
+
+
 # Facts of groups of torch.optim. An engine's loop knows them; of the host optimizers on their own only CPUSGD, one of them.
 _OF_ENGINES = ("maximize", "lr_decay", "initial_accumulator_value")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
@@ -21,6 +21,7 @@ else:
         ) from error
 
 _TYPE_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+_MAX_STEPS = 2**63 - 1
 
 _Config = Any  # a configuration of _core
 
@@ -65,6 +66,9 @@ class HostOptimizer(torch.optim.Optimizer):
         """The names of a group's states, in the order of the kernels' moments."""
         raise NotImplementedError
 
+    def _check_decay(self, group: dict[str, Any], number: int) -> None:
+        """Raises ValueError for a group whose weight decay has its place elsewhere in the formula."""
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group, as PyTorch's.
 
@@ -72,6 +76,7 @@ class HostOptimizer(torch.optim.Optimizer):
         """
         if isinstance(param_group, dict):
             _foreign_groups.check(param_group, len(self.param_groups), type(self).__name__, self._formula)
+            self._check_decay(param_group, len(self.param_groups))
         super().add_param_group(param_group)
         first: dict[torch.Tensor, int] = {}
         for index, parameter in enumerate(self.param_groups[-1]["params"]):
@@ -111,6 +116,7 @@ class HostOptimizer(torch.optim.Optimizer):
     def _batches_of(self, number: int, group: dict[str, Any], first_element: int) -> Iterable[_Batch]:
         """The checked parameters of a group, by their number of updates and their types."""
         _foreign_groups.check_step(group, number, type(self).__name__, self.defaults)
+        self._check_decay(group, number)
         config, names = self._config(group), self._state_names(group)
         _core.check_optimizer(config)
         batches: dict[tuple[int, tuple[str, str]], _Batch] = {}
@@ -181,19 +187,25 @@ class HostOptimizer(torch.optim.Optimizer):
             raise ValueError("states in fp16 are not supported; use fp32_optimizer_states=True, or bf16 parameters")
         return parameter.dtype
 
+    def _zeros(self, parameter: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(parameter, dtype=self._state_type(parameter), memory_format=torch.contiguous_format)
+
     def _state(self, parameter: torch.Tensor, names: tuple[str, ...]) -> dict[str, Any]:
         state: dict[str, Any] = self.state[parameter]
         if not state:
             state["step"] = 0
             for name in names:
-                state[name] = torch.zeros_like(
-                    parameter, dtype=self._state_type(parameter), memory_format=torch.contiguous_format
-                )
+                state[name] = self._zeros(parameter)
         # torch.optim counts in a tensor, or, without a use for it, not at all.
         state["step"] = int(state.get("step", 1))
+        if state["step"] >= _MAX_STEPS:
+            raise ValueError(f"the state of a parameter has counted {state['step']} steps, and the most are {_MAX_STEPS}: set its 'step'")
         for name in names:
             if name not in state:
-                raise ValueError(f"the state of a parameter has no {name!r}; {type(self).__name__} needs {', '.join(names)}")
+                raise ValueError(
+                    f"the state of a parameter has no {name!r}; {type(self).__name__} needs {', '.join(names)}. Load or set states of this "
+                    "parameter, or clear them to begin anew"
+                )
         return state
 
     def _moments(self, parameter: torch.Tensor, names: tuple[str, ...], place: str) -> list[torch.Tensor]:
@@ -236,10 +248,17 @@ class HostOptimizer(torch.optim.Optimizer):
         """Loads the states of this optimizer, or of torch.optim's that has the same ones (Adam, AdamW, SGD).
 
         States keep their precision: PyTorch would round fp32 states to the type of a 16-bit parameter.
+
+        Raises ValueError, with nothing loaded, for groups of another formula, and for states in fp16.
         """
         seen: list[dict[str, Any]] = []
+
+        def check(_: Any, state: dict[str, Any]) -> None:
+            self._check_loaded(state)
+            seen.append(state)
+
         # The first one after the script's, which may change the state; the other before the script's.
-        last = self.register_load_state_dict_pre_hook(lambda _, state: seen.append(state))
+        last = self.register_load_state_dict_pre_hook(check)
         first = self.register_load_state_dict_post_hook(lambda _: self._take(seen[0]), prepend=True)
         try:
             super().load_state_dict(state_dict)
@@ -247,12 +266,23 @@ class HostOptimizer(torch.optim.Optimizer):
             last.remove()
             first.remove()
 
+    def _check_loaded(self, state_dict: dict[str, Any]) -> None:
+        for number, group in enumerate(state_dict["param_groups"]):
+            _foreign_groups.check_loaded(group, number, type(self).__name__, self._formula)
+            self._check_decay(group, number)
+        for parameter, _, _ in self._saved_tensors(state_dict):
+            self._state_type(parameter)  # raises where there is none
+
     def _take(self, state_dict: dict[str, Any]) -> None:
         """The states in their precision."""
+        for parameter, name, value in self._saved_tensors(state_dict):
+            self.state[parameter][name] = value.detach().to("cpu", self._state_type(parameter), copy=True).contiguous()
+
+    def _saved_tensors(self, state_dict: dict[str, Any]) -> Iterator[tuple[torch.Tensor, str, torch.Tensor]]:
+        """Each saved state but the number of steps: its parameter, its name and its values."""
         saved = [key for group in state_dict["param_groups"] for key in group["params"]]
         mine = [parameter for group in self.param_groups for parameter in group["params"]]
         for key, parameter in zip(saved, mine):
             for name, value in state_dict["state"].get(key, {}).items():
                 if name != "step" and isinstance(value, torch.Tensor):
-                    loaded = value.detach().to("cpu", self._state_type(parameter), copy=True)
-                    self.state[parameter][name] = loaded.contiguous()
+                    yield parameter, name, value

@@ -19,8 +19,8 @@ class CPUSGD(HostOptimizer):
     the gradient in the buffer. ``weight_decay``: added to the gradient. ``nesterov``: needs momentum and no dampening.
     ``maximize``: goes up instead of down.
 
-    States of each parameter, of its shape: with momentum ``momentum_buffer``; and ``step``, the number of its updates.
-    Types and devices: :class:`sluice.ops._host_optimizer.HostOptimizer`.
+    States of each parameter, of its shape: with momentum ``momentum_buffer``; and ``step``, the number of its updates. Both
+    begin anew where momentum is set after steps without it. Types and devices: :class:`sluice.ops._host_optimizer.HostOptimizer`.
 
     Raises ValueError for a value out of range, and for a group that an optimizer of another formula made.
     """
@@ -58,6 +58,12 @@ class CPUSGD(HostOptimizer):
             nesterov=bool(group["nesterov"]),
             maximize=bool(group["maximize"]),
         )
+
+    def _state(self, parameter: Any, names: tuple[str, ...]) -> dict[str, Any]:
+        state = self.state[parameter]
+        if state and "momentum_buffer" in names and state.get("momentum_buffer") is None:  # as torch.optim.SGD
+            state.update(step=0, momentum_buffer=self._zeros(parameter))
+        return super()._state(parameter, names)
 
     def _state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("momentum_buffer",) if group["momentum"] else ()

@@ -52,15 +52,16 @@ class DeepSpeedCPUAdam(HostOptimizer):
         }
         super().__init__(model_params, defaults, fp32_optimizer_states)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds a group. Raises ValueError also for one whose weight decay is decoupled, without ``adamw_mode``."""
-        given = param_group if isinstance(param_group, dict) else {}
-        if given.get("decoupled_weight_decay") and given.get("weight_decay") and not self.adam_w_mode:
-            raise ValueError(
-                f"parameter group {len(self.param_groups)} has decoupled_weight_decay=True, and adamw_mode=False adds the decay to the "
-                "gradient: pass adamw_mode=True. Accelerate does so for torch.optim.AdamW only"
-            )
-        super().add_param_group(param_group)
+    def _check_decay(self, group: dict[str, Any], number: int) -> None:
+        decoupled = group.get("decoupled_weight_decay")  # of torch.optim alone
+        if decoupled is None or not group.get("weight_decay") or bool(decoupled) == self.adam_w_mode:
+            return
+        does = "takes the decay off the weights" if self.adam_w_mode else "adds the decay to the gradient"
+        note = "" if self.adam_w_mode else ". Accelerate does so for torch.optim.AdamW only"
+        raise ValueError(
+            f"parameter group {number} has decoupled_weight_decay={decoupled}, and adamw_mode={self.adam_w_mode} {does}: pass "
+            f"adamw_mode={bool(decoupled)}{note}"
+        )
 
     def _config(self, group: dict[str, Any]) -> _core.AdamConfig:
         return _core.AdamConfig(

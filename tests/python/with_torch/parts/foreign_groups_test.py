@@ -92,6 +92,41 @@ def test_decoupled_weight_decay_is_not_coupled_silently() -> None:
     DeepSpeedCPUAdam(groups, lr=0.1)
 
 
+def a_state_dict(source: str, **more: Any) -> dict[str, Any]:
+    """Of an optimizer of torch.optim after a step."""
+    groups = groups_of(source, **more)
+    groups[0]["params"][0].grad = torch.ones(2, 2)
+    optimizer = getattr(torch.optim, source)(groups)
+    optimizer.step()
+    saved: dict[str, Any] = optimizer.state_dict()
+    return saved
+
+
+def test_a_state_dict_of_another_formula_is_refused_with_nothing_loaded() -> None:
+    for source in ("NAdam", "RAdam", "Adamax"):
+        optimizer = DeepSpeedCPUAdam(a_group(), lr=0.25)
+        with pytest.raises(ValueError, match=f"group 0 of the state dict was made by {source} .*of DeepSpeedCPUAdam, or of Adam"):
+            optimizer.load_state_dict(a_state_dict(source))
+        assert optimizer.param_groups[0]["lr"] == 0.25
+        assert not optimizer.state
+
+
+@pytest.mark.parametrize(("source", "decoupled"), [("Adam", False), ("AdamW", True)])
+def test_a_state_dict_whose_weight_decay_has_another_place_is_refused(source: str, decoupled: bool) -> None:
+    optimizer = DeepSpeedCPUAdam(a_group(), lr=0.25, adamw_mode=not decoupled)
+    optimizer.load_state_dict(a_state_dict(source, weight_decay=0.0))  # it has none
+    weight = optimizer.param_groups[0]["params"][0]
+    weight.grad = torch.ones(2, 2)
+    optimizer.param_groups[0]["weight_decay"] = 0.5
+    message = f"group 0 has decoupled_weight_decay={decoupled}, and adamw_mode={not decoupled} .*: pass adamw_mode={decoupled}"
+    with pytest.raises(ValueError, match=message):
+        optimizer.step()
+    assert weight.tolist() == [[1, 1], [1, 1]]
+    with pytest.raises(ValueError, match=message):
+        optimizer.load_state_dict(a_state_dict(source, weight_decay=0.5))
+    DeepSpeedCPUAdam(a_group(), adamw_mode=decoupled).load_state_dict(a_state_dict(source, weight_decay=0.5))
+
+
 def test_adagrad_and_lion_refuse_groups_of_another_formula() -> None:
     assert DeepSpeedCPUAdagrad(groups_of("Adagrad"), lr=0.1).param_groups[0]["eps"] == 1e-10
     for kind, name in ((DeepSpeedCPUAdagrad, "SGD"), (DeepSpeedCPULion, "Adagrad")):

@@ -178,3 +178,40 @@ def test_values_whose_sign_waits_are_read_with_it() -> None:
     parameter.data = parameter.data.resolve_neg()
     optimizer.step()
     assert parameter.item() == pytest.approx(-1.1)
+
+
+@pytest.mark.parametrize("dampening", [0.0, 0.25])
+def test_momentum_that_is_set_later_begins_as_pytorchs(dampening: float) -> None:
+    random = torch.Generator().manual_seed(1)
+    mine, theirs = a_parameter(4), a_parameter(4)
+    optimizers = CPUSGD([mine], lr=0.1, dampening=dampening), torch.optim.SGD([theirs], lr=0.1, dampening=dampening)
+    for step in range(5):
+        mine.grad = torch.randn(4, generator=random)
+        theirs.grad = mine.grad.clone()
+        for optimizer in optimizers:
+            optimizer.param_groups[0]["momentum"] = 0.9 if step >= 2 else 0.0
+            optimizer.step()
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_a_missing_state_is_named_with_what_to_do() -> None:
+    parameter, optimizer = stepped(4)
+    optimizer.param_groups[0]["amsgrad"] = True
+    with pytest.raises(ValueError, match="has no 'max_exp_avg_sq'; .*or clear them to begin anew"):
+        optimizer.step()
+
+
+def test_steps_beyond_the_most_that_are_counted_are_refused() -> None:
+    parameter, optimizer = stepped(4)
+    optimizer.state[parameter]["step"] = 2**63 - 1
+    with pytest.raises(ValueError, match="has counted 9223372036854775807 steps, and the most are"):
+        optimizer.step()
+
+
+def test_states_in_fp16_are_refused_with_nothing_loaded() -> None:
+    saved = stepped(4)[1].state_dict()
+    optimizer = DeepSpeedCPUAdam([a_parameter(4).half().detach()], lr=0.25, fp32_optimizer_states=False)
+    with pytest.raises(ValueError, match="states in fp16 are not supported"):
+        optimizer.load_state_dict(saved)
+    assert optimizer.param_groups[0]["lr"] == 0.25
+    assert not optimizer.state
