@@ -10,6 +10,7 @@
 #include "nvme_test_support.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/nvme/extend_file.hpp"
 #include "temp_dir.hpp"
 
 namespace sluice::nvme {
@@ -248,6 +249,38 @@ TEST_F(SwapFileTest, AllocateWritesBlocksWhereTheSystemHasNoFallocate) {
   ASSERT_EQ(longer.size(), 64 * kKiB + 5);
   EXPECT_TRUE(same_bytes(std::span(longer).first(5000), bytes));
   EXPECT_GE(allocated_bytes(dir_.file("f")), 64 * kKiB + 5);
+}
+
+TEST_F(SwapFileTest, ExtendingNeverShortens) {
+  SwapFile file(dir_.file("f"), OpenMode::create, DirectIo::automatic);
+  extend_file(file, 4 * kKiB, 8 * kKiB + 5);
+  EXPECT_EQ(file.size_bytes(), 8 * kKiB + 5);
+  EXPECT_GE(allocated_bytes(file.path()), 8 * kKiB + 5);
+  extend_file(file, 0, 4 * kKiB);
+  EXPECT_EQ(file.size_bytes(), 8 * kKiB + 5);
+}
+
+// Zeros over another owner's bytes would lose them.
+TEST_F(SwapFileTest, ExtendingWithoutFallocateWritesIntoItsOwnRangeOnly) {
+  const std::string said = run_in_child([&]() -> std::string {
+    deny(__NR_fallocate, ENOSYS);
+    const SwapFile file(dir_.file("f"), OpenMode::create, DirectIo::automatic);
+    extend_file(file, 60 * kKiB, 64 * kKiB + 5);
+    return "extended";
+  });
+  EXPECT_EQ(said, "extended");
+  EXPECT_EQ(std::filesystem::file_size(dir_.file("f")), 64 * kKiB + 5);
+  EXPECT_GE(allocated_bytes(dir_.file("f")), 4 * kKiB + 5);
+  EXPECT_LT(allocated_bytes(dir_.file("f")), 60 * kKiB);
+}
+
+TEST_F(SwapFileTest, AFullDiskIsFoundByExtendingWithNeededAndFreeBytes) {
+  const ScopedMount tmpfs(dir_.path(), "tmpfs", "size=1m");
+  if (!tmpfs.why_not().empty()) GTEST_SKIP() << tmpfs.why_not();
+  const SwapFile file(tmpfs.file("f"), OpenMode::create, DirectIo::automatic);
+  EXPECT_THAT(message_of<IoError>([&] { extend_file(file, 0, 2 * kMiB); }),
+              AllOf(HasSubstr(file.path()), HasSubstr("needed 2.00 MiB"),
+                    HasSubstr("free on its file system are 1.00 MiB")));
 }
 
 TEST_F(SwapFileTest, FreeBytesOfAnAbsentPathAreAnError) {

@@ -310,6 +310,28 @@ def test_threads_may_have_handles_of_their_own(tmp_path: Path) -> None:
     assert failures == []
 
 
+# Whole blocks, and a last one that is not.
+@pytest.mark.parametrize("last", [8192, 1000])
+def test_handles_of_several_threads_extend_one_file(tmp_path: Path, last: int) -> None:
+    threads, blocks, block = 8, 64, 8192
+    data = random_bytes((blocks - 1) * block + last).tobytes()
+
+    def work(first: int, path: Path) -> None:
+        handle = aio_handle()
+        for number in range(first, blocks, threads):
+            handle.async_pwrite(data[number * block : (number + 1) * block], path, number * block)
+        handle.wait()
+
+    for attempt in range(20):
+        path = tmp_path / str(attempt)
+        running = [threading.Thread(target=work, args=(first, path)) for first in range(threads)]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join()
+        assert path.read_bytes() == data
+
+
 def test_a_forked_child_ends_and_uses_a_handle_of_its_own(tmp_path: Path) -> None:
     handle, data = aio_handle(), random_bytes(MIB)
     handle.sync_pwrite(data, tmp_path / "f")

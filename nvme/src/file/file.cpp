@@ -13,6 +13,7 @@
 #include "file/space_advice.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/nvme/extend_file.hpp"
 
 namespace sluice::nvme {
 
@@ -84,14 +85,15 @@ DirectAlignment direct_alignment(int fd) {
   return alignment;
 }
 
-// Writes a zero byte over the last zero byte of each page of [0, size_bytes), so that every block
-// is there; returns 0 or an errno. Not posix_fallocate: where the system lacks fallocate itself
-// (ENOSYS), glibc's has no replacement.
-int write_into_holes(int fd, std::uint64_t size_bytes) {
+// Writes a zero byte over the last zero byte of each page of [begin_bytes, size_bytes), so that
+// every block is there; returns 0 or an errno. Not posix_fallocate: where the system lacks
+// fallocate itself (ENOSYS), glibc's has no replacement.
+int write_into_holes(int fd, std::uint64_t begin_bytes, std::uint64_t size_bytes) {
   struct stat info {};
   if (::fstat(fd, &info) != 0) return errno;
   const auto old_bytes = static_cast<std::uint64_t>(info.st_size);
-  for (std::uint64_t begin = 0; begin < size_bytes; begin += kFallbackAlignment) {
+  for (std::uint64_t begin = align_down(begin_bytes, kFallbackAlignment); begin < size_bytes;
+       begin += kFallbackAlignment) {
     const std::uint64_t at =
         begin + std::min<std::uint64_t>(kFallbackAlignment, size_bytes - begin) - 1;
     char byte = 0;
@@ -111,8 +113,10 @@ int write_into_holes(int fd, std::uint64_t size_bytes) {
   return 0;
 }
 
-// Allocates the blocks of [0, size_bytes); returns 0 or an errno.
-int reserve_blocks(int fd, const std::string& path, std::uint64_t size_bytes) {
+// Allocates the blocks of [0, size_bytes); where there is no fallocate, those from begin_bytes on.
+// The file is then at least that long. Returns 0 or an errno.
+int reserve_blocks(int fd, const std::string& path, std::uint64_t begin_bytes,
+                   std::uint64_t size_bytes) {
   int result = 0;
   do {
     result = ::fallocate(fd, 0, 0, static_cast<off_t>(size_bytes)) == 0 ? 0 : errno;
@@ -121,7 +125,7 @@ int reserve_blocks(int fd, const std::string& path, std::uint64_t size_bytes) {
   // These writes are too small for O_DIRECT and need a buffered descriptor.
   const UniqueFd buffered(try_open(path, O_RDWR | O_CLOEXEC));
   if (!buffered) return errno;
-  return write_into_holes(buffered.get(), size_bytes);
+  return write_into_holes(buffered.get(), begin_bytes, size_bytes);
 }
 
 }  // namespace
@@ -193,22 +197,35 @@ std::string free_space_advice(const std::string& path, std::uint64_t size_bytes,
                     : "; free some space or choose another directory");
 }
 
+[[noreturn]] void throw_not_allocated(int error_number, const std::string& path,
+                                      std::uint64_t size_bytes, std::uint64_t old_bytes) {
+  throw IoError(error_number, "allocation", path, 0, size_bytes,
+                error_number == ENOSPC ? free_space_advice(path, size_bytes, old_bytes) : "");
+}
+
 }  // namespace
 
 void SwapFile::allocate(std::uint64_t size_bytes) {
   const std::uint64_t old_bytes = this->size_bytes();
   if (size_bytes > 0) {
-    const int error_number = reserve_blocks(fd_.get(), path_, size_bytes);
+    const int error_number = reserve_blocks(fd_.get(), path_, 0, size_bytes);
     if (error_number != 0) {
       // Returns the blocks that a failed attempt left beyond the old end.
       if (this->size_bytes() > old_bytes) {
         SLUICE_SYSCALL(::ftruncate(fd_.get(), static_cast<off_t>(old_bytes)), path_);
       }
-      throw IoError(error_number, "allocation", path_, 0, size_bytes,
-                    error_number == ENOSPC ? free_space_advice(path_, size_bytes, old_bytes) : "");
+      throw_not_allocated(error_number, path_, size_bytes, old_bytes);
     }
   }
   SLUICE_SYSCALL(::ftruncate(fd_.get(), static_cast<off_t>(size_bytes)), path_);
+}
+
+void extend_file(const SwapFile& file, std::uint64_t begin_bytes, std::uint64_t end_bytes) {
+  const std::uint64_t old_bytes = file.size_bytes();
+  if (old_bytes >= end_bytes) return;
+  // No truncation afterwards, not even of a failure: it could cut off another owner's bytes.
+  const int error_number = reserve_blocks(file.fd(), file.path(), begin_bytes, end_bytes);
+  if (error_number != 0) throw_not_allocated(error_number, file.path(), end_bytes, old_bytes);
 }
 
 void SwapFile::sync_data() const {

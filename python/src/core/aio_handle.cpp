@@ -12,11 +12,12 @@
 
 #include "core/buffer.hpp"
 #include "core/process.hpp"
+#include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/error_of.hpp"
 #include "sluice/base/fd.hpp"
-#include "sluice/base/mutex.hpp"
 #include "sluice/base/ticket.hpp"
+#include "sluice/nvme/extend_file.hpp"
 #include "sluice/nvme/file.hpp"
 #include "sluice/nvme/io_backend.hpp"
 #include "sluice/nvme/io_engine.hpp"
@@ -54,6 +55,28 @@ void compare_with_file(const AioRequest& request, std::span<const std::byte> byt
   }
 }
 
+// Writes the last bytes, those in a block that reaches beyond the end of the file, and returns
+// their number. The engine would write that block padded and then shorten the file, which could cut
+// off what another handle has appended meanwhile.
+std::size_t write_tail(const nvme::SwapFile& file, std::uint64_t offset_bytes,
+                       std::span<const std::byte> bytes) {
+  const std::uint64_t end_bytes = offset_bytes + bytes.size();
+  const std::uint64_t block_begin = align_down(end_bytes, file.offset_alignment());
+  if (block_begin == end_bytes || file.size_bytes() >= block_begin + file.offset_alignment()) {
+    return 0;
+  }
+  const std::uint64_t begin = std::max(block_begin, offset_bytes);
+  const nvme::SwapFile buffered(file.path(), nvme::OpenMode::read_write, nvme::DirectIo::off);
+  std::span<const std::byte> left = bytes.subspan(begin - offset_bytes);
+  while (!left.empty()) {
+    const auto at = static_cast<off_t>(end_bytes - left.size());
+    const auto written = static_cast<std::size_t>(
+        SLUICE_SYSCALL(::pwrite(buffered.fd(), left.data(), left.size(), at), file.path()));
+    left = left.subspan(written);
+  }
+  return end_bytes - begin;
+}
+
 bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) {
   return a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
 }
@@ -84,14 +107,7 @@ struct AioHandle::State {
       : why_not_better(std::move(choice.why_not_better)),
         engine(std::move(choice.backend), options) {}
 
-  // Transfers that extend one file at once must not shorten it again.
-  void extend(nvme::SwapFile& file, std::uint64_t end_bytes) {
-    const MutexLock lock(extending);
-    if (file.size_bytes() < end_bytes) file.allocate(end_bytes);
-  }
-
   std::string why_not_better;
-  Mutex extending;
   nvme::IoEngine engine;
   std::vector<std::unique_ptr<Transfer>> pending;
   std::map<std::uintptr_t, Kept> kept;
@@ -141,8 +157,11 @@ std::unique_ptr<AioHandle::Transfer> AioHandle::start(const AioRequest& request,
   // An object for the file first: a Transfer must not be destroyed here, without the GIL.
   nvme::SwapFile file(request.path, reads ? nvme::OpenMode::read_only : nvme::OpenMode::create,
                       nvme::DirectIo::automatic);
-  const std::span<std::byte> bytes = buffer.bytes();
-  if (!reads) mine.extend(file, request.offset_bytes + bytes.size());
+  std::span<std::byte> bytes = buffer.bytes();
+  if (!reads) {
+    nvme::extend_file(file, request.offset_bytes, request.offset_bytes + bytes.size());
+    bytes = bytes.first(bytes.size() - write_tail(file, request.offset_bytes, bytes));
+  }
   transfer = std::unique_ptr<Transfer>(new Transfer{request, std::move(buffer), std::move(file)});
   transfer->ticket = reads ? mine.engine.begin_read(transfer->file, request.offset_bytes, bytes)
                            : mine.engine.begin_write(transfer->file, request.offset_bytes, bytes);
