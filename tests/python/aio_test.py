@@ -187,9 +187,31 @@ def test_a_buffer_that_cannot_be_read_into(tmp_path: Path, buffer: object, error
         aio_handle().sync_pread(buffer, tmp_path / "f")
 
 
-def test_a_negative_offset_is_a_value_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="file_offset is -1"):
-        aio_handle().sync_pread(bytearray(1), tmp_path / "f", -1)
+def test_a_wrong_offset_is_refused(tmp_path: Path) -> None:
+    for offset in (-1, 2**63, 2**64):
+        with pytest.raises(ValueError, match=f"file_offset is {offset}; it must be at least 0 bytes and below"):
+            aio_handle().sync_pread(bytearray(1), tmp_path / "f", offset)
+    with pytest.raises(TypeError, match="'float' object cannot be interpreted as an integer"):
+        aio_handle().sync_pread(bytearray(1), tmp_path / "f", 1.5)  # type: ignore[arg-type]
+
+
+def test_a_file_name_is_never_cut(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"precious")
+    with pytest.raises(ValueError, match="has a NUL character"):
+        aio_handle().sync_pwrite(b"anything", f"{tmp_path}/x\0y")
+    assert (tmp_path / "x").read_bytes() == b"precious"
+
+
+def test_a_file_name_need_not_be_utf_8(tmp_path: Path) -> None:
+    handle, name, back = aio_handle(), os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe"), bytearray(8)
+    handle.sync_pwrite(b"anything", name)
+    with open(name, "rb") as file:
+        assert file.read() == b"anything"
+    assert handle.sync_pread(back, name) == 1
+    assert back == b"anything"
+    with pytest.raises(OSError, match="end of file after") as caught:
+        handle.sync_pread(bytearray(9), name)
+    assert caught.value.filename == name
 
 
 def test_a_buffer_lives_until_its_request_has_ended(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ block of 4096 bytes of a file.
 
 from __future__ import annotations
 
+import operator
 import os
 from typing import TYPE_CHECKING
 
@@ -170,11 +171,13 @@ class aio_handle:
         The memory is registered with the backend, so transfers pin no page. It lives until the tensor is gone and
         :meth:`free_cpu_locked_tensor` was called, or the handle is gone.
 
-        Raises MemoryError where the limit of locked memory (``ulimit -l``) does not allow it, and ValueError for 0
-        elements.
+        Raises MemoryError where the limit of locked memory (``ulimit -l``) does not allow it, and ValueError for less than
+        one element.
         """
         import torch
 
+        if num_elem < 1:
+            raise ValueError(f"num_elem is {num_elem}; it must be at least 1")
         memory = _core.LockedMemory(num_elem * example_tensor.element_size())
         self._handle.keep_memory(memory)
         return torch.frombuffer(memory, dtype=example_tensor.dtype, count=num_elem)
@@ -195,11 +198,14 @@ class aio_handle:
         validate: bool,
         async_op: bool,
     ) -> int:
-        if file_offset < 0:
-            raise ValueError(f"file_offset is {file_offset}; it must be at least 0 bytes")
-        path = os.fspath(filename)
+        offset = operator.index(file_offset)
+        if not 0 <= offset < 2**63:
+            raise ValueError(f"file_offset is {offset}; it must be at least 0 bytes and below 2**63")
+        path = os.fsencode(filename)
+        if b"\0" in path:
+            raise ValueError(f"the file name {filename!r} has a NUL character, where the system would end it")
         if async_op:
-            self._handle.begin(write, buffer, path, file_offset, validate)
+            self._handle.begin(write, buffer, path, offset, validate)
             return 0
-        self._handle.transfer(write, buffer, path, file_offset, validate)
+        self._handle.transfer(write, buffer, path, offset, validate)
         return 1

@@ -32,12 +32,21 @@ void raise_config_error(const config::ConfigError& error) {
   raise(own_class("ConfigError")(error.what(), problems));
 }
 
+// Text with paths, whose bytes need not be UTF-8: as os.fsdecode().
+py::object text_with_paths(const std::string& text) {
+  PyObject* decoded =
+      PyUnicode_DecodeFSDefaultAndSize(text.data(), static_cast<py::ssize_t>(text.size()));
+  if (decoded == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(decoded);
+}
+
 // OSError adds the errno's number before the text, and the path behind it.
 void raise_os_error(const IoError& error) {
   std::string text = error.what();
   const std::string path_first = error.path() + ": ";
   if (text.rfind(path_first, 0) == 0) text = text.substr(path_first.size());
-  raise(py::handle(PyExc_OSError)(error.code().value(), text, error.path()));
+  raise(py::handle(PyExc_OSError)(error.code().value(), text_with_paths(text),
+                                  text_with_paths(error.path())));
 }
 
 // As the rank at fault raises it, where a text is enough for that.
@@ -75,7 +84,7 @@ void translate_errors() {
     } catch (const DoesNotFit& error) {
       raise(own_class("DoesNotFit")(error.what()));
     } catch (const StorageError& error) {
-      raise(own_class("StorageError")(error.what()));
+      raise(own_class("StorageError")(text_with_paths(error.what())));
     } catch (const Error& error) {
       raise(own_class("Error")(error.what()));
     }

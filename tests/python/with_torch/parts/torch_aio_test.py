@@ -99,9 +99,10 @@ def test_a_locked_tensor_outlives_its_handle(tmp_path: Path) -> None:
     assert (tmp_path / "f").stat().st_size == 4 * 4096
 
 
-def test_a_locked_tensor_of_no_elements_is_refused() -> None:
-    with pytest.raises(ValueError, match="0 bytes"):
-        aio_handle().new_cpu_locked_tensor(0, torch.empty(0))
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_locked_tensor_of_no_elements_is_refused(count: int) -> None:
+    with pytest.raises(ValueError, match=f"num_elem is {count}; it must be at least 1"):
+        aio_handle().new_cpu_locked_tensor(count, torch.empty(0))
 
 
 def test_the_import_beside_pytorch_takes_at_most_a_third_of_a_second() -> None:
