@@ -48,7 +48,7 @@ class EngineCheckpoints(EngineValues):
         Without a tag: ``global_step`` and the number of steps. ``latest`` then names the tag. Frozen parameters are not
         written: they come from the model. At ZeRO-3 each rank has a client_state of its own, below it is rank 0's for all, as
         with DeepSpeed. Returns True; raises OSError, :class:`sluice.StorageError`, and ValueError where no
-        parameter trains, and where the ranks give several directories or tags.
+        parameter trains, where the ranks give several directories or tags, and for a tag that ``latest`` cannot name.
         """
         self._check_own("save_checkpoint")
         ranks.set_doing("save_checkpoint")

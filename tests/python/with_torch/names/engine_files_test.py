@@ -220,6 +220,24 @@ def test_a_checkpoint_has_a_tag_and_is_loaded_by_it(tmp_path: Path) -> None:
     other.destroy()
 
 
+@pytest.mark.parametrize(
+    ("tag", "message"),
+    [
+        ("run ", "begins or ends with a blank, which the file `latest` does not keep"),
+        ("run\n", "begins or ends with a blank"),
+        (" ", "begins or ends with a blank"),
+        ("latest", "`latest` is the file that names the newest checkpoint: choose another tag"),
+        ("", "a tag is the name of a folder"),
+    ],
+)
+def test_a_tag_that_could_not_be_found_again_is_refused(tag: str, message: str, tmp_path: Path) -> None:
+    engine = engine_of(make(blocks=1))
+    with pytest.raises(ValueError, match=message):
+        engine.save_checkpoint(tmp_path, tag=tag)
+    assert not list(tmp_path.iterdir())
+    engine.destroy()
+
+
 def test_a_client_state_that_cannot_be_pickled_leaves_no_checkpoint(tmp_path: Path) -> None:
     engine = engine_of(make(blocks=1))
     train(engine, range(1))
