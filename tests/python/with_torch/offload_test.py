@@ -113,6 +113,8 @@ def test_a_plan_of_a_module_is_the_engines(tmp_path: Path) -> None:
     assert plan.data["planned_bytes"] == engine.report()["plan"]["planned_bytes"]
     assert "optimizer states" in str(plan)
     assert "<table>" in plan._repr_html_()
+    with pytest.raises(ValueError, match=r"belongs to an engine, .*: engine.report\(\) has its plan"):
+        sluice.plan(engine.module, keys)
     engine.destroy()
     with pytest.raises(ValueError, match="machine and rates"):
         sluice.plan(unmade, keys, machine={"cores": 2})
