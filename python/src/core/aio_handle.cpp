@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <exception>
 #include <map>
@@ -72,6 +73,10 @@ std::size_t write_tail(const nvme::SwapFile& file, std::uint64_t offset_bytes,
     const auto at = static_cast<off_t>(end_bytes - left.size());
     const auto written = static_cast<std::size_t>(
         SLUICE_SYSCALL(::pwrite(buffered.fd(), left.data(), left.size(), at), file.path()));
+    if (written == 0) {
+      throw IoError(EIO, "write", file.path(), end_bytes - left.size(), left.size(),
+                    "the file system wrote 0 bytes");
+    }
     left = left.subspan(written);
   }
   return end_bytes - begin;
