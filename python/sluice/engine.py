@@ -43,7 +43,7 @@ Schedule = Any  # a scheduler object, or a function that makes one from an optim
 class SluiceEngine(EngineCheckpoints):
     """Trains a model over memory tiers, with the methods of DeepSpeed's engine. Made by :func:`sluice.initialize`.
 
-    One thread calls it. After an error in forward the step goes on with its next micro-batch; after an error in backward
+    One thread at a time calls it. After an error in forward the step goes on with its next micro-batch; after an error in backward
     the gradients of the step are dropped, which is logged.
     """
 

@@ -8,7 +8,7 @@ The graph is the user's own. Weights in it are views of memory that is there whi
 - a parameter that is registered with another module or used outside its unit: gathered until the model's forward ends,
   and again from the first gradient of the model's outputs, or of a result of that use, to the end of the backward.
 
-Confined to the thread that trains, and PyTorch's thread of a backward while that one waits.
+Confined to one thread at a time, and PyTorch's thread of a backward while that one waits. A forward in a second one raises.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from ..watched_loop import WatchedLoop
 from . import zero_grads
 from .backwards import Backwards
 from .inputs import Inputs, swapped, tensors_in, with_bases
+from .one_thread import OneThread, is_called
 from .parametrized import keep_counts_of_writes
 from .transforms import refuse_in_graph, refuse_transforms
 from .unit_states import Call, State
@@ -69,6 +70,7 @@ class Hooks:
         self.is_undivided_noted = False  # a warning has named an output whose gradient is not divided
         self._is_changing = False  # units are entered or left; stays True where an exception ends that
         self._backwards = Backwards(loop, self._states, self.recover)
+        self._thread = OneThread(self._modules, self._backwards)
         for unit, state in zip(units, self._states):
             before = functools.partial(self._before_forward, state)
             after = functools.partial(self._after_forward, state)
@@ -103,6 +105,7 @@ class Hooks:
         return self._depth > 0
 
     def _before_model(self, module: nn.Module, args: Any) -> None:
+        self._thread.claim()
         refuse_transforms()
         self.recover()
         self.loop.end_failed_scaled()
@@ -111,6 +114,8 @@ class Hooks:
         self._depth += 1
 
     def _after_model(self, module: nn.Module, args: Any, output: Any) -> Any:
+        if not self._thread.is_mine():  # this one's was refused
+            return None
         self._depth = max(self._depth - 1, 0)
         replaced, kept = output, None
         if self._borrowed:
@@ -158,7 +163,7 @@ class Hooks:
                 tensor.register_hook(functools.partial(self._backwards.begin_call, call))
 
     def _parameter_used(self, state: State) -> None:
-        if self._depth == 0 or state.entered or state.is_borrowed or state.open_calls > 0:
+        if self._depth == 0 or state.entered or state.is_borrowed or state.open_calls > 0 or not self._thread.is_mine():
             return
         self._is_changing = True
         self.loop.enter(state.index, torch.is_grad_enabled() or self.model.training)
@@ -171,6 +176,7 @@ class Hooks:
     # torch.compile of a unit's module traces its hooks too, and these are not to be traced.
     @_disable_dynamo
     def _before_forward(self, state: State, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        self._thread.claim()
         refuse_transforms()
         self.recover()
         if state.open_calls > 0:  # activations are computed again, inside the unit's backward
@@ -193,7 +199,7 @@ class Hooks:
 
     @_disable_dynamo
     def _after_forward(self, state: State, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-        if not state.entered:  # entering it has failed
+        if not state.entered or not self._thread.is_mine():  # entering it has failed
             return None
         call = state.entered[-1]
         replaced = swapped(output, self._own_weight)
@@ -283,14 +289,7 @@ class Hooks:
 
     def _is_called(self, besides: int = 0) -> bool:
         """Whether this thread is inside a call of the model or of a unit. ``besides``: calls that do not count."""
-        frame: Any = sys._getframe()
-        while frame is not None:
-            if frame.f_code is nn.Module._wrapped_call_impl.__code__ and frame.f_locals["self"] in self._modules:
-                if besides == 0:
-                    return True
-                besides -= 1
-            frame = frame.f_back
-        return False
+        return is_called(sys._getframe(), self._modules, besides)
 
     def drop_failed(self) -> None:
         """After a backward that ended with an exception."""
@@ -309,8 +308,11 @@ class Hooks:
     def leave_forwards(self) -> None:
         """Leaves the units whose forward an exception ended: PyTorch calls no hook after a KeyboardInterrupt.
 
-        An exception between a call of the loop and the note of it drops the gradients of the step so far.
+        An exception between a call of the loop and the note of it drops the gradients of the step so far. Nothing while
+        another thread is inside a pass.
         """
+        if self._thread.other():
+            return
         if self._is_changing:
             log.warning("an exception came while a unit was gathered or released: the gradients of this step so far are dropped")
             self.abandon()
