@@ -182,8 +182,8 @@ def _plan_of_module(model: Any, config: Source | Config, units: Any, placement: 
     owner = next(filter(None, map(owner_of, model.parameters())), None)
     if owner is not None:
         raise ValueError(
-            f"parameter {owner.name} belongs to an engine, which has its values, so the model cannot be planned anew: engine.report() has "
-            "its plan. For another configuration plan the model before initialize(), after destroy(), or one of its class"
+            f"parameter {owner.name} belongs to an engine, which has its values, so the model cannot be planned anew: "
+            "engine.report() has its plan. For another configuration plan the model before initialize(), after destroy(), or one of its class"
         )
     loop, choices = preview(model, config, units=units, resident=placement == "resident")
     return Plan(loop.plan_json, loop.plan_table, choices, loop.notes)

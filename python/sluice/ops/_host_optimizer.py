@@ -199,12 +199,14 @@ class HostOptimizer(torch.optim.Optimizer):
         # torch.optim counts in a tensor, or, without a use for it, not at all.
         state["step"] = int(state.get("step", 1))
         if state["step"] >= _MAX_STEPS:
-            raise ValueError(f"the state of a parameter has counted {state['step']} steps, and the most are {_MAX_STEPS}: set its 'step'")
+            raise ValueError(
+                f"the state of a parameter has counted {state['step']} steps, and the most are {_MAX_STEPS}: set its 'step'"
+            )
         for name in names:
             if name not in state:
                 raise ValueError(
-                    f"the state of a parameter has no {name!r}; {type(self).__name__} needs {', '.join(names)}. Load or set states of this "
-                    "parameter, or clear them to begin anew"
+                    f"the state of a parameter has no {name!r}; {type(self).__name__} needs {', '.join(names)}. Load or set "
+                    "states of this parameter, or clear them to begin anew"
                 )
         return state
 

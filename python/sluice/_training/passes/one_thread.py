@@ -36,7 +36,7 @@ def _is_in_backward(frame: FrameType | None) -> bool:
 
 
 class OneThread:
-    """The thread that had the last forward. Threads may take turns. A backward has threads of PyTorch's, which wait for nobody here.
+    """The thread that had the last forward. Threads may take turns. A backward may have threads of PyTorch's.
 
     ``modules``: the model and its units.
     """
@@ -54,8 +54,8 @@ class OneThread:
             other = self.other()
             if other:
                 raise ValueError(
-                    f"a forward begins in the thread {threading.current_thread().name}, and {other}: an engine has one pass at a time, "
-                    "also without gradients. Hold one threading.Lock around each pass, or make them in one thread"
+                    f"a forward begins in the thread {threading.current_thread().name}, and {other}: an engine has one pass at a "
+                    "time, also without gradients. Hold one threading.Lock around each pass, or make them in one thread"
                 )
             self._ident = threading.get_ident()
 

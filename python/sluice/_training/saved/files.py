@@ -21,7 +21,9 @@ def tag_folder(save_dir: str | os.PathLike[str], tag: str, exists: bool = False)
     if tag in ("", ".", "..") or "/" in tag:
         raise ValueError(f"a tag is the name of a folder, and {tag!r} is none")
     if not exists and tag != tag.strip():
-        raise ValueError(f"the tag {tag!r} begins or ends with a blank, which the file `{_LATEST}` does not keep: choose one without")
+        raise ValueError(
+            f"the tag {tag!r} begins or ends with a blank, which the file `{_LATEST}` does not keep: choose one without"
+        )
     if not exists and tag == _LATEST:
         raise ValueError(f"`{_LATEST}` is the file that names the newest checkpoint: choose another tag")
     folder = os.path.join(save_dir, tag)

@@ -70,8 +70,9 @@ def test_a_forward_inside_another_threads_pass_is_refused_and_changes_nothing(wh
         running = pool.submit(step)
         assert waits.is_reached.wait(SECONDS)
         try:
+            message = f"in the thread MainThread, and the thread trains_0 {said}.*Lock"
             for _ in range(2):
-                with torch.no_grad(), pytest.raises(ValueError, match=f"in the thread MainThread, and the thread trains_0 {said}.*Lock"):
+                with torch.no_grad(), pytest.raises(ValueError, match=message):
                     engine(values(1))
         finally:
             waits.may_go_on.set()
