@@ -53,6 +53,12 @@ TEST(Hostfile, MayNameAUserWhichAFilterLeavesOut) {
   EXPECT_EQ(parsed("me@one slots=2\none slots=2\n"), "hosts:2: one is there twice");
 }
 
+TEST(Hostfile, NamesHostsWithoutCase) {
+  EXPECT_EQ(parsed("Node1 slots=1\nnode1 slots=1\n"), "hosts:2: node1 is there twice");
+  EXPECT_EQ(shown(filter_hosts(parse_hostfile("me@Node1 slots=2\n", "hosts"), "node1:1", "")),
+            "me@Node1:1");
+}
+
 TEST(VisibleGpus, EndAtTheFirstNameThatCudaDoesNotKnow) {
   using ::testing::ElementsAre;
   EXPECT_THAT(visible_gpus("0, 2,GPU-8932f937"), ElementsAre("0", "2", "GPU-8932f937"));
@@ -103,6 +109,15 @@ TEST(FirstHosts, AreTheFirstOfTheFileWithTheirFirstSlots) {
   EXPECT_EQ(count_ranks(hosts), 6);
   EXPECT_THROW(first_of(hosts, 3, 0), InvalidArgument);
   EXPECT_THROW(first_of(hosts, 0, 3), InvalidArgument);
+}
+
+TEST(FirstHosts, NameTheHostWithFewerSlots) {
+  try {
+    first_of(parse_hostfile("one slots=1\n", "hosts"), 0, 2);
+    FAIL() << "accepted";
+  } catch (const InvalidArgument& error) {
+    EXPECT_STREQ(error.what(), "--num-gpus: 2 ranks are wanted on one, which has 1 slot");
+  }
 }
 
 TEST(CoreList, IsRangesAndNumbers) {

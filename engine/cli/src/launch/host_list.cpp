@@ -40,9 +40,17 @@ bool is_blank(const std::string& line) {
   return line.find_first_not_of(" \t\r") == std::string::npos;
 }
 
+// A host's name as names are compared: ssh and DNS know no case.
+std::string compared(const std::string& name) {
+  std::string address = address_of(name);
+  for (char& c : address)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return address;
+}
+
 std::vector<Host>::iterator find_host(std::vector<Host>& hosts, const std::string& name) {
   return std::find_if(hosts.begin(), hosts.end(),
-                      [&](const Host& host) { return address_of(host.name) == address_of(name); });
+                      [&](const Host& host) { return compared(host.name) == compared(name); });
 }
 
 bool is_gpu(const std::string& name) {
@@ -178,7 +186,8 @@ std::vector<Host> first_of(std::vector<Host> hosts, unsigned nodes, unsigned slo
   for (Host& host : hosts) {
     SLUICE_CHECK(slots <= host.slots.size(),
                  "--num-gpus: " + std::to_string(slots) + " ranks are wanted on " + host.name +
-                     ", which has " + std::to_string(host.slots.size()) + " slots");
+                     ", which has " + std::to_string(host.slots.size()) +
+                     (host.slots.size() == 1 ? " slot" : " slots"));
     if (slots > 0) host.slots.resize(slots);
   }
   return hosts;
