@@ -15,15 +15,14 @@ from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
-from torch.distributed.rendezvous import rendezvous
 
+from .. import _meeting
 from .._errors import Error
 from .._launcher import number, take_variables
 from . import objects
 from .calls import calls
 from .peers import WAY_OUT, Call, Peers, limit_seconds
 
-_MEETING = datetime.timedelta(minutes=1)
 _KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "barrier")
 _END_OF_STEP = "norm and loss"  # begins the label of the extension's call in which the ranks compare their rates
 _peers: Peers | None = None
@@ -186,31 +185,13 @@ def rank() -> int:
 def join(backend: str = "gloo", timeout: datetime.timedelta | None = None) -> None:
     """Joins the ranks of the environment, where there are several and nobody has done so.
 
-    ``timeout``: of the meeting and of the group's calls; None: a minute, and PyTorch's. Raises ValueError for an environment that cannot be, ConnectionError when the ranks are not together
-    in time, or another program has the port.
+    ``timeout``: of the meeting and of the group's calls; None: a minute, and PyTorch's. Raises ValueError for an environment
+    that cannot be, ConnectionError when the ranks are not together in time, or another program has the port.
     """
     ranks = world_size()
     if ranks == 1 or dist.is_initialized():
         return
-    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-    if missing:
-        verb = "is" if len(missing) == 1 else "are"
-        raise ValueError(f"WORLD_SIZE is {ranks}, and {' and '.join(missing)} {verb} not set: start the ranks with torchrun")
-    own, port = number("RANK", ""), number("MASTER_PORT", "")
-    if own >= ranks:
-        raise ValueError(f"RANK={own} with WORLD_SIZE={ranks}: ranks are numbered from 0 to {ranks - 1}")
-    where = f"{os.environ['MASTER_ADDR']}:{port}"
-    try:
-        store, _, _ = next(iter(rendezvous("env://", own, ranks, timeout=timeout or _MEETING)))
-        dist.init_process_group(backend, store=store, timeout=timeout, rank=own, world_size=ranks)
-    except (RuntimeError, OSError) as error:
-        why = str(error).splitlines()[0]
-        if "EADDRINUSE" in str(error):
-            raise ConnectionError(
-                f"rank {own} of {ranks} cannot be the meeting place at {where}, since port {port} is in use: end what uses it, or "
-                f"set another MASTER_PORT on every rank ({why})"
-            ) from None
-        raise ConnectionError(f"rank {own} of {ranks} did not meet the others at {where} within {(timeout or _MEETING).total_seconds():g} s: {why}") from None
+    _meeting.join(ranks, backend, timeout)
 
 
 def groups() -> Groups:
