@@ -8,6 +8,7 @@ import time
 import uuid
 
 import torch.distributed as dist
+from torch.distributed.constants import default_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
 from ._launcher import number
@@ -36,7 +37,10 @@ def join(ranks: int, backend: str, timeout: datetime.timedelta | None) -> None:
     try:
         store, _, _ = next(iter(rendezvous("env://", own, ranks, timeout=limit)))
         store = _store_of_start(store, own, ranks, end)
-        dist.init_process_group(backend, store=store, timeout=timeout, rank=own, world_size=ranks)
+        meets = "gloo" in backend.lower()  # others connect in their first call
+        dist.init_process_group(backend, store=store, timeout=_left(end) if meets else timeout, rank=own, world_size=ranks)
+        if meets:
+            dist.distributed_c10d._set_pg_timeout(timeout or default_pg_timeout)
     except (RuntimeError, OSError) as error:
         why = str(error).splitlines()[0]
         if "EADDRINUSE" in str(error):
