@@ -146,6 +146,9 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
     def __exit__(self, *error: Any) -> None:
         models = list(dict.fromkeys(owner.model for _, owner in self._gathered))
         shared = self._shared
+        if error[0] is not None and (models or shared) and ranks.world_size() > 1:
+            # Now: the process may end in the wait, if this rank alone is here.
+            log.error("an exception ends GatheredParameters, whose end waits for the other ranks", exc_info=error[1])
         given = {id(parameter) for parameter, _ in self._gathered}
         written = []
         for parameter, owner, count in self._writes:

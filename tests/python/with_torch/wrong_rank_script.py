@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from small_models import Tied, batch, config, engine_of, loss_of, make
 
+import sluice
+
 STEPS = 4
 
 
@@ -70,6 +72,9 @@ def main() -> None:
             if what in ("SIGSTOP", "SIGKILL"):
                 time.sleep(2)  # the others know what it does within a second
                 os.kill(os.getpid(), getattr(signal, what))
+            if what == "gathered":
+                with sluice.zero.GatheredParameters(model.position, modifier_rank=0):
+                    raise ValueError("no data")
             if what == "error":
                 raise ValueError("no data")
             model.skips = what == "skip"

@@ -30,16 +30,16 @@ def start(rank: int, port: int, *command: str, **variables: str) -> forked.Proce
     return forked.Process(command, environment, merges_outputs=True)
 
 
-def run(what: str, folder: Path = Path()) -> tuple[forked.Process, str, float]:
-    """Rank 0 of two, its output, and the seconds that it took. Rank 1 does what is asked."""
+def run(what: str, folder: Path = Path(), shown: int = 0) -> tuple[forked.Process, str, float]:
+    """Rank ``shown`` of two, its output, and the seconds that it took. Rank 1 does what is asked."""
     port, begin = free_port(), time.monotonic()
     ranks = [start(rank, port, str(SCRIPT), what, str(folder)) for rank in range(2)]
     try:
-        output, _ = ranks[0].communicate(timeout=MOST_SECONDS)
+        output, _ = ranks[shown].communicate(timeout=MOST_SECONDS)
     finally:
         for rank in ranks:
             rank.kill()
-    return ranks[0], output, time.monotonic() - begin
+    return ranks[shown], output, time.monotonic() - begin
 
 
 @pytest.mark.parametrize("what", ["half", "drop"])
@@ -112,6 +112,13 @@ def test_a_rank_that_died_is_named(what: str) -> None:
     assert rank.returncode == 1, output
     assert "rank 1 (host " in output
     assert "all steps" not in output
+
+
+def test_an_exception_in_parameters_that_one_rank_has_gathered_is_shown() -> None:
+    rank, output, _ = run("gathered", shown=1)
+    assert rank.returncode == 1, output
+    said = output.index("an exception ends GatheredParameters, whose end waits for the other ranks\nTraceback ")
+    assert said < output.index("\nValueError: no data\n"), output
 
 
 def test_a_rank_that_ended_early_is_named() -> None:
