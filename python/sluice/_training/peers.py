@@ -117,7 +117,7 @@ class Peers:
         now = time.monotonic()
         gone = [other for other in self._others() if now - self._peers[other].seen_at > _ANSWER_SECONDS]
         ended = [other for other in self._others() if self._peers[other].had_ended(now)]
-        lines = [self._line(other, f"has not answered for {now - self._peers[other].seen_at:.0f} s") for other in gone if other not in ended]
+        lines = [self._silence(other, now) for other in gone if other not in ended]
         return "; ".join([*lines, *(self._line(other, "has ended its training") for other in ended)])
 
     def _meet(self) -> None:
@@ -135,8 +135,17 @@ class Peers:
         return [other for other in range(self.world_size) if other != self.rank]
 
     def _line(self, other: int, what: str) -> str:
+        return f"{self._name(other)} {what}: it was in {self._peers[other].value('doing')}"
+
+    def _silence(self, other: int, now: float) -> str:
+        """Ranks answer once a second, so one that died may have come further than its last answer."""
         peer = self._peers[other]
-        return f"rank {other} (host {peer.value('host')}, process {peer.value('pid')}) {what}: it was in {peer.value('doing')}"
+        silence = f"has not answered for {now - peer.seen_at:.0f} s"
+        return f"{self._name(other)} {silence}: its last answer was from {peer.value('doing')}"
+
+    def _name(self, other: int) -> str:
+        peer = self._peers[other]
+        return f"rank {other} (host {peer.value('host')}, process {peer.value('pid')})"
 
     def _write(self) -> None:
         self._beats += 1
@@ -217,7 +226,7 @@ class Peers:
             elif other in ended:
                 lines.append(self._line(other, "has ended its training: every rank makes the same calls"))
             elif other in silent:
-                lines.append(self._line(other, f"has not answered for {now - self._peers[other].seen_at:.0f} s"))
+                lines.append(self._silence(other, now))
             else:
                 lines.append(self._line(other, "answers"))
         sys.stderr.write("".join(f"sluice: {line}\n" for line in lines))

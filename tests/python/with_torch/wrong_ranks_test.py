@@ -103,7 +103,7 @@ def test_a_rank_that_stands_still_is_named() -> None:
     assert lines[0].startswith("sluice: rank 0 waited for it: it was in step 3, ")
     assert " has not answered for " in lines[1]
     assert lines[1].startswith(f"sluice: rank 1 (host {socket.gethostname()}, process ")
-    assert lines[1].endswith("it was in step 2, its end")
+    assert lines[1].endswith(" s: its last answer was from step 2, its end")
 
 
 @pytest.mark.parametrize("what", ["SIGKILL", "error"])
