@@ -155,6 +155,18 @@ INSTANTIATE_TEST_SUITE_P(
              .fp32_sums = true,
              .gpu_updates = true,
              .ratio = 0.4},
+        Case{.name = "weights_in_host_and_states_on_gpu", .states = Home::none},
+        Case{.name = "weights_in_host_and_states_on_gpu_passes",
+             .states = Home::none,
+             .per_pass = 1,
+             .fp32_sums = true,
+             .gpu_updates = true},
+        Case{.name = "weights_in_host_and_fp32_masters_on_gpu",
+             .states = Home::none,
+             .master = config::MasterFormat::fp32},
+        Case{.name = "weights_on_nvme_and_states_on_gpu",
+             .states = Home::none,
+             .weights = Home::nvme},
         Case{.name = "resident", .states = Home::none, .weights = Home::none}),
     [](const auto& each) { return each.param.name; });
 

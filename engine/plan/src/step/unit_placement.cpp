@@ -19,13 +19,16 @@ bool half_copied_to_tile(const UnitPlacement& unit, const models::StateFormat& f
 
 PartPlace place_of_part(const UnitPlacement& unit, const models::StateFormat& format,
                         std::size_t part) {
-  if (states_copied_to_tile(unit)) return PartPlace::tile;
+  const bool is_half = format.is_split() && part == 0;
+  if (states_copied_to_tile(unit)) {
+    return is_half && unit.weights == Tier::host ? PartPlace::weights : PartPlace::tile;
+  }
   if (part == 0 && half_copied_to_tile(unit, format)) return PartPlace::tile;
   // An update works in the weights themselves where they are in host memory, or where they share
   // the device with the states.
   const bool weights_beside_states =
       unit.weights == Tier::host || (unit.weights == Tier::device && unit.states == Tier::device);
-  if (format.is_split() && part == 0 && weights_beside_states) return PartPlace::weights;
+  if (is_half && weights_beside_states) return PartPlace::weights;
   if (unit.states != Tier::nvme || unit.cached[part]) return PartPlace::memory;
   return PartPlace::tile;
 }

@@ -126,9 +126,11 @@ UnitTraffic committed_traffic(const Plan& plan, std::size_t u, CachedTraffic& ca
   if (half_copied_to_tile(unit, plan.state_format)) traffic.d2h_bytes += compute;
   if (states_copied_to_tile(unit)) {
     const std::uint64_t states = plan.state_format.element_bytes() * shard_count(plan, u);
-    traffic.d2h_bytes += states;
-    // The weights are a part of a split master; they are counted above.
-    traffic.h2d_bytes += states - (plan.state_format.is_split() ? compute : 0);
+    // The weights are a part of a split master, unless they are on NVMe: no copy moves those in
+    // host memory, and those on the device are counted above on their way there.
+    const std::uint64_t half = plan.state_format.is_split() ? compute : 0;
+    traffic.d2h_bytes += states - (unit.weights == Tier::host ? half : 0);
+    traffic.h2d_bytes += states - (unit.weights == Tier::nvme ? 0 : half);
   }
   return traffic;
 }

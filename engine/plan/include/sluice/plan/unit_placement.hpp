@@ -53,7 +53,8 @@ struct UnitPlacement {
 PartPlace place_of_part(const UnitPlacement& unit, const models::StateFormat& format,
                         std::size_t part);
 // The states are on a device whose memory is not host_addressable: an update copies them to the
-// tile and back.
+// tile and back. It finds the upper half of a split master in the weights where these are in host
+// memory.
 bool states_copied_to_tile(const UnitPlacement& unit);
 // The weights can be the only home of a split master's upper half: they are on a device whose
 // memory is not host_addressable, and the other parts of the states are in host memory.

@@ -20,7 +20,8 @@ struct DeviceStates {
   offload::Device& device;
   const models::StateFormat& format;
   const StateHome& home;
-  const offload::TieredBytes& weights;  // home of the unit's weights: half of a split master
+  // Home of the unit's weights: half of a split master, unless they are on NVMe.
+  const offload::TieredBytes& weights;
 };
 
 // One tile's copies. They wait for no compute work: it never writes states, and reads none but the
@@ -34,8 +35,8 @@ struct TileCopy {
 // `tickets`. Returns the number of bytes.
 std::uint64_t begin_state_copies_out(const DeviceStates& states, const TileCopy& copy,
                                      offload::Tickets& tickets);
-// The other direction, without the weights of a split master: TileIo sends weights the same way for
-// every format.
+// The other direction, without the weights of a split master on the device: TileIo sends weights
+// the same way for every format.
 std::uint64_t begin_state_copies_in(const DeviceStates& states, const TileCopy& copy,
                                     offload::Tickets& tickets);
 
