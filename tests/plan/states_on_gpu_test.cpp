@@ -15,6 +15,7 @@
 namespace sluice::plan {
 namespace {
 
+using testing::AllOf;
 using testing::Contains;
 using testing::HasSubstr;
 using testing::Not;
@@ -171,6 +172,21 @@ TEST(StatesOnGpu, AreNoneWhereTheBuildHasNoKernels) {
   config.zero.offload_optimizer.device = Device::none;
   EXPECT_THAT(plan_of(config, machine).choices,
               Contains(StartsWith("updates of states on the GPU: on the cores")));
+}
+
+TEST(StatesOnGpu, AreUpdatedByTheCoresWhereTheWeightsAreElsewhere) {
+  const auto notes = [](Device weights) {
+    config::TrainConfig config = asking(1, weights);
+    config.zero.offload_optimizer.device = Device::none;
+    const Plan plan = plan_of(config);
+    EXPECT_EQ(units_on_gpu(plan) > 0, weights == Device::none);
+    return plan.choices;
+  };
+  const std::string on_cores = "updates of states on the GPU: on the cores";
+  EXPECT_THAT(notes(Device::none), Not(Contains(StartsWith(on_cores))));
+  EXPECT_THAT(notes(Device::cpu),
+              Contains(AllOf(StartsWith(on_cores), HasSubstr("weights are not on the GPU"))));
+  EXPECT_THAT(notes(Device::nvme), Contains(StartsWith(on_cores)));
 }
 
 TEST(StatesOnGpu, SayWhyThereAreNone) {

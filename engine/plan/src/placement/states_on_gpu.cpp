@@ -128,4 +128,19 @@ void note_states_on_gpu(Plan& plan, std::size_t on_gpu) {
   plan.choices.push_back(line);
 }
 
+void note_updates_on_cores(Plan& plan) {
+  const bool has_kernels = plan.device.has_update_kernels;
+  const auto on_cores = [&](const UnitPlacement& unit) {
+    return !unit.frozen && states_copied_to_tile(unit) &&
+           !(has_kernels && unit.weights == Tier::device);
+  };
+  if (std::none_of(plan.units.begin(), plan.units.end(), on_cores)) return;
+  plan.choices.push_back(
+      std::string("updates of states on the GPU: on the cores, with copies there and back, ") +
+      (has_kernels
+           ? "because the weights are not on the GPU. With offload_optimizer \"cpu\" the states "
+             "are in host memory, without copies; without offload_param all is on the GPU"
+           : "because this build has no kernels for this GPU"));
+}
+
 }  // namespace sluice::plan

@@ -40,5 +40,7 @@ bool leaves_the_rest(const Spread& with, const Spread& without, std::size_t on_g
 bool has_kept_blocks(const Plan& plan, const StepModel& model, const Overlap& overlap);
 // Adds a line of `choices`: how much is on the GPU, and why not more.
 void note_states_on_gpu(Plan& plan, std::size_t on_gpu);
+// Adds a line of `choices` where the cores update states that are on the GPU.
+void note_updates_on_cores(Plan& plan);
 
 }  // namespace sluice::plan

@@ -6,6 +6,7 @@
 #include "placement/placement.hpp"
 #include "placement/promotion.hpp"
 #include "placement/ring_sizes.hpp"
+#include "placement/states_on_gpu.hpp"
 #include "search/fastest_plan.hpp"
 #include "search/passes.hpp"
 #include "search/placement_search.hpp"
@@ -183,15 +184,6 @@ void note_attention(Plan& plan) {
       "sequence and its scores are in memory");
 }
 
-void note_kernels(Plan& plan) {
-  if (plan.device.has_update_kernels ||
-      std::none_of(plan.units.begin(), plan.units.end(), states_copied_to_tile))
-    return;
-  plan.choices.push_back(
-      "updates of states on the GPU: on the cores, with copies there and back, because this build "
-      "has no kernels for this GPU");
-}
-
 std::vector<std::string> complete(Plan& plan, const StepModel& model, const MachineFacts& machine) {
   std::vector<std::string> problems;
   fill_rows(plan, model);
@@ -207,7 +199,7 @@ std::vector<std::string> complete(Plan& plan, const StepModel& model, const Mach
   }
   note_ranks(plan);
   note_attention(plan);
-  note_kernels(plan);
+  note_updates_on_cores(plan);
   check_machine(plan, machine, problems);
   return problems;
 }
