@@ -41,8 +41,8 @@ std::string too_late(Seconds limit, const LaunchEnvironment& place) {
 
 JoinWatch::JoinWatch(Seconds limit, const std::atomic<int>* stop, const LaunchEnvironment& place) {
   constexpr std::chrono::milliseconds kLook{10};
-  // Rank 0 says it for all: its end makes the launcher end the others.
-  constexpr Seconds kAfterRank0{1};
+  // Rank 0 says it for all: its end makes the launcher end the others, in seconds on a busy host.
+  constexpr Seconds kAfterRank0{5};
   // A process that stood still itself has seen nothing in that time.
   constexpr Seconds kMostOfALook{1};
   const Seconds patience = place.rank == 0 ? limit : limit + kAfterRank0;
