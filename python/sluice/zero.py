@@ -143,12 +143,12 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
             for name, parameter in model.units[unit].params:
                 yield parameter, Owner(model, name, unit)
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, kind: Any = None, error: BaseException | None = None, trace: Any = None) -> None:
         models = list(dict.fromkeys(owner.model for _, owner in self._gathered))
         shared = self._shared
-        if error[0] is not None and (models or shared) and ranks.world_size() > 1:
+        if error is not None and (models or shared) and ranks.world_size() > 1:
             # Now: the process may end in the wait, if this rank alone is here.
-            log.error("an exception ends GatheredParameters, whose end waits for the other ranks", exc_info=error[1])
+            log.error("an exception ends GatheredParameters, whose end waits for the other ranks", exc_info=error)
         given = {id(parameter) for parameter, _ in self._gathered}
         written = []
         for parameter, owner, count in self._writes:
@@ -179,7 +179,7 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
             _share(shared, self._modifier)
         if refused:
             raise ValueError(min(refused))
-        if written and error[0] is None:
+        if written and error is None:
             parameter, owner = written[0]
             why = "which without modifier_rank is for reading" if id(parameter) in given else "which was not given it"
             has_apart = parameter.requires_grad and parameter.dtype != torch.bfloat16  # bf16 weights may be a part of the master
