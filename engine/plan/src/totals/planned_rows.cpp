@@ -38,6 +38,10 @@ int slots(const Plan& plan) {
   return plan.state_durability() == Durability::none ? 1 : 2;
 }
 
+std::string slots_text(int count) {
+  return ", " + std::to_string(count) + (count == 1 ? " slot on disk" : " slots on disk");
+}
+
 std::string times(std::uint64_t count, std::uint64_t size_bytes) {
   return std::to_string(count) + " x " + format_bytes(size_bytes);
 }
@@ -102,10 +106,7 @@ void add_homes(Plan& plan) {
     if (unit.second_states) second.bytes.host += all_parts_bytes(plan, u);
     for (const Tier tier : unit.inputs) add_to(inputs.bytes, tier, block_bytes(plan, tier, hidden));
   }
-  if (states.bytes.nvme > 0) {
-    const int count = slots(plan);
-    states.note += ", " + std::to_string(count) + (count == 1 ? " slot on disk" : " slots on disk");
-  }
+  if (states.bytes.nvme > 0) states.note += slots_text(slots(plan));
   for (PlanRow* row : {&weights, &gradients, &states}) plan.planned.rows.push_back(std::move(*row));
   if (!plan.own_loop()) plan.planned.rows.push_back(std::move(inputs));
   if (sums.bytes.device > 0) plan.planned.rows.push_back(std::move(sums));
