@@ -47,10 +47,7 @@ std::uint64_t state_memory_bytes(const Plan& plan, std::size_t unit) {
   const UnitPlacement& placement = plan.units[unit];
   std::uint64_t sum = 0;
   for (std::size_t part = 0; part < plan.state_format.part_count(); ++part) {
-    const bool in_weights =
-        plan.state_format.is_split() && part == 0 && placement.weights != Tier::nvme;
-    const bool copied = states_copied_to_tile(placement) && !in_weights;
-    if (copied || place_of_part(placement, plan.state_format, part) == PartPlace::memory)
+    if (part_has_memory(placement, plan.state_format, part))
       sum += block_bytes(plan, placement.states, part_bytes(plan, unit, part));
   }
   return sum;

@@ -33,6 +33,13 @@ PartPlace place_of_part(const UnitPlacement& unit, const models::StateFormat& fo
   return PartPlace::tile;
 }
 
+bool part_has_memory(const UnitPlacement& unit, const models::StateFormat& format,
+                     std::size_t part) {
+  const bool in_weights = format.is_split() && part == 0 && unit.weights != Tier::nvme;
+  return place_of_part(unit, format, part) == PartPlace::memory ||
+         (states_copied_to_tile(unit) && !in_weights);
+}
+
 bool reads_states_from_nvme(const UnitPlacement& unit, const models::StateFormat& format) {
   if (unit.states != Tier::nvme) return false;
   for (std::size_t part = 0; part < format.part_count(); ++part) {

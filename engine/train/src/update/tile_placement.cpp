@@ -41,8 +41,7 @@ StateHome TilePlacement::make_home(std::size_t u) const {
     PartHome& one = home.emplace_back();
     one.place = plan::place_of_part(unit, format_, i);
     if (unit.states == Tier::nvme) one.shard = resources_.store->index_of(name);
-    const bool is_weight = format_.is_split() && i == 0 && unit.weights != Tier::nvme;
-    if (one.place == plan::PartPlace::memory || (plan::states_copied_to_tile(unit) && !is_weight)) {
+    if (plan::part_has_memory(unit, format_, i)) {
       one.memory = offload::TieredBytes(pool.tier(),
                                         pool.allocate(shard_count(u) * part.element_bytes, name));
     }

@@ -56,6 +56,10 @@ PartPlace place_of_part(const UnitPlacement& unit, const models::StateFormat& fo
 // tile and back. It finds the upper half of a split master in the weights where these are in host
 // memory.
 bool states_copied_to_tile(const UnitPlacement& unit);
+// The part has memory of its own, on the tier of the states or in the cache. Others are in the
+// weights, or on NVMe alone.
+bool part_has_memory(const UnitPlacement& unit, const models::StateFormat& format,
+                     std::size_t part);
 // The weights can be the only home of a split master's upper half: they are on a device whose
 // memory is not host_addressable, and the other parts of the states are in host memory.
 bool weights_can_have_half(const UnitPlacement& unit, const models::StateFormat& format);
