@@ -279,7 +279,7 @@ class EngineValues(nn.Module):
         ``destination``: the dict to put them in. ``prefix``: of their names. ``keep_vars``: the parameters themselves, which
         are empty between passes.
         """
-        left_out = self._frozen_names() if exclude_frozen_parameters else set()
+        left_out = self._left_out(exclude_frozen_parameters)
         values: Mapping[str, Any] = self.module.state_dict(keep_vars=True) if keep_vars else self._offloaded.state_dict(left_out)
         made = {} if destination is None else destination
         made.update({prefix + name: value for name, value in values.items() if name not in left_out})
@@ -293,13 +293,16 @@ class EngineValues(nn.Module):
         """Raises ValueError: between passes the engine's parameters are empty, and nothing could be copied to them."""
         raise ValueError(HOW_TO_LOAD)
 
-    def _frozen_names(self) -> set[str]:
+    def _left_out(self, exclude_frozen_parameters: bool) -> set[str]:
+        """Names that a state dict leaves out."""
+        if not exclude_frozen_parameters:
+            return set()
         named = self.module.named_parameters(remove_duplicate=False)
         return {name for name, parameter in named if not parameter.requires_grad}
 
     def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters: bool = False) -> dict[str, Any] | None:
         """As :meth:`module_state_dict` on rank 0. None on the others, which hold one parameter at a time."""
-        left_out = self._frozen_names() if exclude_frozen_parameters else set()
+        left_out = self._left_out(exclude_frozen_parameters)
         found = self._offloaded.state_dict(left_out, keeps=self.global_rank == 0)
         return found if self.global_rank == 0 else None
 
