@@ -8,14 +8,13 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "file_text.hpp"
 #include "temp_dir.hpp"
 
 namespace sluice::test {
@@ -26,15 +25,6 @@ struct ProgramResult {
   std::string err;
   double cpu_seconds = 0;  // CPU time of the program, independent of the machine's load
 };
-
-inline std::string file_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-inline void write_file(const std::string& path, const std::string& text) {
-  std::ofstream(path, std::ios::binary) << text;
-}
 
 using Environment = std::vector<std::pair<std::string, std::string>>;
 

@@ -76,13 +76,18 @@ struct StepResults {
   std::vector<torch::Tensor> weights;
 };
 
+inline void expect_same_weights(const std::vector<torch::Tensor>& weights,
+                                const std::vector<torch::Tensor>& expected) {
+  ASSERT_EQ(weights.size(), expected.size());
+  for (std::size_t u = 0; u < weights.size(); ++u)
+    EXPECT_TRUE(torch::equal(weights[u], expected[u])) << "weights of unit " << u;
+}
+
 inline void expect_same(const StepResults& results, const StepResults& expected) {
   EXPECT_EQ(results.losses, expected.losses);
   EXPECT_EQ(results.norms, expected.norms);
   EXPECT_EQ(results.updated, expected.updated);
-  ASSERT_EQ(results.weights.size(), expected.weights.size());
-  for (std::size_t u = 0; u < results.weights.size(); ++u)
-    EXPECT_TRUE(torch::equal(results.weights[u], expected.weights[u])) << "weights of unit " << u;
+  expect_same_weights(results.weights, expected.weights);
 }
 
 // The gathered weights of all units.

@@ -139,9 +139,7 @@ void expect_same(const Result& late, const Result& at_once) {
   EXPECT_EQ(late.losses, at_once.losses);
   EXPECT_EQ(late.updated, at_once.updated);
   EXPECT_EQ(late.evaluation, at_once.evaluation);
-  ASSERT_EQ(late.weights.size(), at_once.weights.size());
-  for (std::size_t u = 0; u < late.weights.size(); ++u)
-    EXPECT_TRUE(torch::equal(late.weights[u], at_once.weights[u])) << "weights of unit " << u;
+  test::expect_same_weights(late.weights, at_once.weights);
 }
 
 void LateRun::expect_bits_of_one_that_computes_at_once(const Case& asked) const {

@@ -5,10 +5,10 @@
 
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <string>
 
 #include "captured_log.hpp"
+#include "file_text.hpp"
 #include "sluice/base/error.hpp"
 #include "train/device/hooked_course.hpp"
 
@@ -90,12 +90,6 @@ TEST(HookedErrors, AParameterThatTrainsNeedsItsGradientAtTheEndOfAStep) {
   EXPECT_TRUE(loop.end_step().updated);
 }
 
-std::string text_of(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
-
 // The states of the first load were taken up, and what belongs to them was not. The last step's
 // update has failed, or not.
 TEST(HookedErrors, ACheckpointLoadedAfterALoadThatFailedReplacesTheLastStep) {
@@ -111,7 +105,7 @@ TEST(HookedErrors, ACheckpointLoadedAfterALoadThatFailedReplacesTheLastStep) {
     loop.save_checkpoint(folder.path());
     const Course expected = hooked.take_steps(1, 2);
     EXPECT_EQ(loop.load_checkpoint(folder.path()), 1);
-    const std::string committed = text_of(swap.file("manifest.json"));
+    const std::string committed = sluice::test::file_text(swap.file("manifest.json"));
     EXPECT_NE(committed, "");
     hooked.take_micro_batch(1, torch::kCPU);
     loop.end_step({{.learning_rate = rate, .weight_decay = 1}});
@@ -120,7 +114,7 @@ TEST(HookedErrors, ACheckpointLoadedAfterALoadThatFailedReplacesTheLastStep) {
     EXPECT_THROW(hooked.take_micro_batch(2, torch::kCPU), StorageError);
     EXPECT_EQ(loop.load_checkpoint(folder.path()), 1);
     EXPECT_EQ(log.contains("replaced by a checkpoint: step 2: the update of "), rate > 1);
-    EXPECT_EQ(text_of(swap.file("manifest.json")), committed);
+    EXPECT_EQ(sluice::test::file_text(swap.file("manifest.json")), committed);
     sluice::test::expect_same(hooked.take_steps(1, 2), expected);
     loop.finish();
   }

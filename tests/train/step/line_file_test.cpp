@@ -9,9 +9,9 @@
 
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "captured_log.hpp"
+#include "file_text.hpp"
 #include "in_child.hpp"
 #include "record/step_lines.hpp"
 #include "sluice/base/error.hpp"
@@ -37,12 +37,7 @@ class ResumedLines : public ::testing::Test {
     for (const std::int64_t step : steps) text += line_of(step);
     return text;
   }
-  static std::string text_of(const std::string& path) {
-    std::ostringstream text;
-    text << std::ifstream(path, std::ios::binary).rdbuf();
-    return text.str();
-  }
-  void write(const std::string& text) const { std::ofstream(steps_, std::ios::binary) << text; }
+  void write(const std::string& text) const { test::write_file(steps_, text); }
   // A run that resumes after `committed` steps takes another one. Returns what it says.
   std::vector<std::string> resume(std::int64_t committed) const {
     const test::CapturedLog log;
@@ -74,8 +69,8 @@ TEST_F(ResumedLines, WholeOnesBehindADamagedOneStay) {
     EXPECT_THAT(resume(8), ElementsAre(AllOf(
                                HasSubstr(steps_ + ": line 4 is damaged: the file is now " + aside_),
                                HasSubstr("committed steps are missing: 4"))));
-    EXPECT_EQ(text_of(steps_), lines_of({1, 2, 3, 5, 6, 7, 8, 9}));
-    EXPECT_EQ(text_of(aside_), before);
+    EXPECT_EQ(test::file_text(steps_), lines_of({1, 2, 3, 5, 6, 7, 8, 9}));
+    EXPECT_EQ(test::file_text(aside_), before);
     std::filesystem::remove(aside_);
     EXPECT_THAT(resume(9), IsEmpty()) << "said once";
   }
@@ -87,13 +82,13 @@ TEST_F(ResumedLines, DamageThatTakesTheLastOnesIsTold) {
     write(lines_of({1, 2, 3}) + end);
     EXPECT_THAT(resume(8), ElementsAre(AllOf(HasSubstr("line 4 is damaged"), HasSubstr(aside_),
                                              HasSubstr("steps are missing: 4 to 8"))));
-    EXPECT_EQ(text_of(steps_), lines_of({1, 2, 3, 9}));
-    EXPECT_EQ(text_of(aside_), lines_of({1, 2, 3}) + end);
+    EXPECT_EQ(test::file_text(steps_), lines_of({1, 2, 3, 9}));
+    EXPECT_EQ(test::file_text(aside_), lines_of({1, 2, 3}) + end);
     std::filesystem::remove(aside_);
   }
   write(zeros);
   EXPECT_THAT(resume(8), ElementsAre(HasSubstr("steps are missing: 1 to 8")));
-  EXPECT_EQ(text_of(aside_), zeros);
+  EXPECT_EQ(test::file_text(aside_), zeros);
 }
 
 TEST_F(ResumedLines, OnesThatAreMissingAreTold) {
@@ -103,7 +98,7 @@ TEST_F(ResumedLines, OnesThatAreMissingAreTold) {
   write(lines_of({1, 2, 3}));
   EXPECT_THAT(resume(8), missing("4 to 8"));
   EXPECT_THAT(resume(9), IsEmpty()) << "said once";
-  EXPECT_EQ(text_of(steps_), lines_of({1, 2, 3, 9, 10}));
+  EXPECT_EQ(test::file_text(steps_), lines_of({1, 2, 3, 9, 10}));
   write("");
   EXPECT_THAT(resume(8), missing("1 to 8"));
   std::filesystem::remove(steps_);
@@ -116,8 +111,8 @@ TEST_F(ResumedLines, StepsThatGoBackAreThereOnce) {
   const std::string before = lines_of({1, 2, 3, 1, 2, 3, 4});
   write(before);
   EXPECT_THAT(resume(4), ElementsAre(HasSubstr("line 4 is damaged")));
-  EXPECT_EQ(text_of(steps_), lines_of({1, 2, 3, 4, 5}));
-  EXPECT_EQ(text_of(aside_), before);
+  EXPECT_EQ(test::file_text(steps_), lines_of({1, 2, 3, 4, 5}));
+  EXPECT_EQ(test::file_text(aside_), before);
 }
 
 // After a kill the last line may be torn, and later steps than the committed one are no loss.
@@ -126,7 +121,7 @@ TEST_F(ResumedLines, WhatAKillLeavesIsNoDamage) {
        {line_of(5).substr(0, 30), line_of(5), lines_of({5, 6}) + "X\n" + std::string(9, '\0')}) {
     write(lines_of({1, 2, 3, 4}) + end);
     EXPECT_THAT(resume(4), IsEmpty());
-    EXPECT_EQ(text_of(steps_), lines_of({1, 2, 3, 4, 5}));
+    EXPECT_EQ(test::file_text(steps_), lines_of({1, 2, 3, 4, 5}));
   }
   EXPECT_FALSE(std::filesystem::exists(aside_));
 }
@@ -139,7 +134,7 @@ TEST_F(ResumedLines, RowsOfMonitorsBehindADamagedOneStay) {
   std::ofstream(rows) << "step,eval_loss\r\n8,1.5\r\n!\r\n32,2.5\r\n40,";
   const test::CapturedLog log;
   { const Monitors monitors(config, 10, 8); }
-  EXPECT_EQ(text_of(rows), "step,eval_loss\r\n8,1.5\r\n32,2.5\r\n");
+  EXPECT_EQ(test::file_text(rows), "step,eval_loss\r\n8,1.5\r\n32,2.5\r\n");
   { const Monitors monitors(config, 10, 8); }
   ASSERT_EQ(log.messages().size(), 1U);
   EXPECT_TRUE(log.contains(rows + ": line 3 is damaged"));

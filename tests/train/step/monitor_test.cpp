@@ -16,6 +16,7 @@
 
 #include "captured_log.hpp"
 #include "file_limit.hpp"
+#include "file_text.hpp"
 #include "in_child.hpp"
 #include "record/step_lines.hpp"
 #include "sluice/base/error.hpp"
@@ -31,12 +32,6 @@ using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-std::string text_of(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
 
 std::vector<std::string> names_in(const std::string& directory) {
   std::vector<std::string> names;
@@ -77,7 +72,7 @@ std::uint32_t masked(const std::string& bytes) {
 
 // The data of the records; every length and checksum is compared.
 std::vector<std::string> records_of(const std::string& path) {
-  const std::string bytes = text_of(path);
+  const std::string bytes = test::file_text(path);
   std::vector<std::string> records;
   for (std::size_t at = 0; at < bytes.size();) {
     const auto length = number_at<std::uint64_t>(bytes, at);
@@ -167,9 +162,9 @@ TEST(Monitors, WriteRowsAsDeepSpeedDoes) {
   EXPECT_THAT(names_in(directory.file("csv")),
               ElementsAre("Train_Samples_grad_norm.csv", "Train_Samples_lr.csv",
                           "Train_Samples_train_loss.csv"));
-  EXPECT_EQ(text_of(directory.file("csv/Train_Samples_lr.csv")),
+  EXPECT_EQ(test::file_text(directory.file("csv/Train_Samples_lr.csv")),
             "step,lr\r\n8,1e-05\r\n16,2e-05\r\n");
-  EXPECT_EQ(text_of(directory.file("csv/Train_Samples_train_loss.csv")),
+  EXPECT_EQ(test::file_text(directory.file("csv/Train_Samples_train_loss.csv")),
             "step,train_loss\r\n8,5.375\r\n16,5.25\r\n");
 }
 
@@ -186,7 +181,7 @@ TEST(Monitors, OfAResumedRunHaveEveryStepOnce) {
     Monitors monitors(config, 2, 8);  // steps 3 and 4 were not committed
     for (int step = 3; step <= 5; ++step) monitors.append(record_of(step));
   }
-  EXPECT_EQ(text_of(directory.file("csv/Train_Samples_lr.csv")),
+  EXPECT_EQ(test::file_text(directory.file("csv/Train_Samples_lr.csv")),
             "step,lr\r\n8,1e-05\r\n16,2e-05\r\n24,3.0000000000000004e-05\r\n32,4e-05\r\n"
             "40,5e-05\r\n");
   const std::vector<std::string> events = names_in(directory.file("events"));
@@ -201,8 +196,9 @@ TEST(Monitors, OfANewRunLeaveTheRowsOfAnEarlierOne) {
   const config::MonitorsConfig config = both_in(directory.file(""));
   Monitors(config, 0, 8).append(record_of(1));
   Monitors(config, 0, 4).append(record_of(1));
-  EXPECT_EQ(text_of(directory.file("csv/Train_Samples_lr.csv")), "step,lr\r\n4,1e-05\r\n");
-  EXPECT_EQ(text_of(directory.file("csv/Train_Samples_lr.1.csv")), "step,lr\r\n8,1e-05\r\n");
+  EXPECT_EQ(test::file_text(directory.file("csv/Train_Samples_lr.csv")), "step,lr\r\n4,1e-05\r\n");
+  EXPECT_EQ(test::file_text(directory.file("csv/Train_Samples_lr.1.csv")),
+            "step,lr\r\n8,1e-05\r\n");
 }
 
 TEST(Monitors, ThatAreOffWriteNothing) {
@@ -233,11 +229,12 @@ TEST(StepLines, WaitWhileTheyCannotBeWritten) {
   std::optional<StepLines> lines(std::in_place, dir.file("report"), both_in(dir.path()), 0, 1);
   lines->append(record_of(1));
   const std::string steps = dir.file("report") + "/steps.jsonl";
-  const std::string before = text_of(steps);
+  const std::string before = test::file_text(steps);
   {
     const test::FileLimit limit(before.size() + 3);
     for (const std::int64_t step : {2, 3}) lines->append(record_of(step));
-    EXPECT_EQ(text_of(steps).size(), before.size() + 3) << "a torn line, which --resume cuts off";
+    EXPECT_EQ(test::file_text(steps).size(), before.size() + 3)
+        << "a torn line, which --resume cuts off";
     try {
       lines->finish();
       FAIL() << "lines are missing";
@@ -247,13 +244,13 @@ TEST(StepLines, WaitWhileTheyCannotBeWritten) {
   }
   lines->append(record_of(4));
   lines->finish();
-  std::istringstream all(text_of(steps));
+  std::istringstream all(test::file_text(steps));
   std::int64_t step = 0;
   for (std::string line; std::getline(all, line);)
     EXPECT_THAT(line, StartsWith("{\"step\":" + std::to_string(++step) + ","));
   EXPECT_EQ(step, 4);
   // No value of the monitors is missing either, and none is there twice.
-  const std::string rows = text_of(dir.file("csv/Train_Samples_lr.csv"));
+  const std::string rows = test::file_text(dir.file("csv/Train_Samples_lr.csv"));
   for (const char* const each : {"step,lr\r\n1,", "\n2,", "\n3,", "\n4,"})
     EXPECT_EQ(rows.find(each), rows.rfind(each)) << rows;
   EXPECT_EQ(std::count(rows.begin(), rows.end(), '\n'), 5);
@@ -274,9 +271,9 @@ TEST(StepLines, GoOnBehindTheLastStepThatCounts) {
   }
   std::ofstream(steps, std::ios::app) << to_json_line(record_of(kSteps + 1));  // torn
   { const StepLines lines(dir.path(), {}, kSteps + 1, 1); }
-  EXPECT_THAT(text_of(steps), EndsWith(to_json_line(record_of(kSteps)) + "\n"));
+  EXPECT_THAT(test::file_text(steps), EndsWith(to_json_line(record_of(kSteps)) + "\n"));
   { const StepLines lines(dir.path(), {}, kSteps - 11, 1); }
-  EXPECT_EQ(text_of(steps), kept);
+  EXPECT_EQ(test::file_text(steps), kept);
 }
 
 TEST(StepLines, AFileThatCannotBeReadIsNotTakenForAnEarlierRuns) {
@@ -310,10 +307,10 @@ TEST(StepLines, GoToAnotherFileWhereTheirsWasTakenAway) {
     EXPECT_TRUE(log.contains(rows + ": was removed or replaced"));
     EXPECT_EQ(log.messages().size(), 2U) << "said once";
   }
-  const std::string text = text_of(steps);
+  const std::string text = test::file_text(steps);
   EXPECT_THAT(text, StartsWith("{\"step\":2,"));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
-  EXPECT_THAT(text_of(rows), StartsWith("step,lr\r\n2,"));
+  EXPECT_THAT(test::file_text(rows), StartsWith("step,lr\r\n2,"));
   {
     const test::CapturedLog log;
     fs::rename(dir.file("report"), dir.file("away"));
@@ -325,7 +322,7 @@ TEST(StepLines, GoToAnotherFileWhereTheirsWasTakenAway) {
     lines.append(record_of(6));
   }
   lines.finish();
-  EXPECT_THAT(text_of(steps), StartsWith("{\"step\":4,"));
+  EXPECT_THAT(test::file_text(steps), StartsWith("{\"step\":4,"));
 }
 
 // NFS, CIFS and FUSE tell at a close that a write is lost.
