@@ -187,6 +187,17 @@ TEST_F(Report, ShowsARunWithoutItsReportAndWithACutLastLine) {
   EXPECT_THAT(page(), HasSubstr("The last line of steps.jsonl is cut"));
 }
 
+TEST_F(Report, CountsStepsWithoutALine) {
+  write_steps(step_line(2) + step_line(3) + step_line(6) + step_line(8));
+  const ProgramResult result = report({"--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(parse_json(last_line(result.out))["missing_steps"].asInt(), 3);
+  EXPECT_THAT(page(), HasSubstr("Steps without a line in steps.jsonl: 3."));
+  write_steps(step_line(2) + step_line(3));
+  ASSERT_EQ(report().exit_code, 0);
+  EXPECT_THAT(page(), Not(HasSubstr("without a line")));
+}
+
 TEST_F(Report, LeavesGapsWhereTheLossIsNotANumber) {
   write_steps(step_line(1) + step_line(2, "null") + step_line(3) + step_line(4, "null"));
   ASSERT_EQ(report().exit_code, 0);

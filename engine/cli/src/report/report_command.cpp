@@ -79,6 +79,7 @@ Json::Value to_json(const RunRecord& run, const std::string& out, std::size_t pa
   object["page_bytes"] = Json::UInt64(page_bytes);
   object["steps"] = Json::UInt64(run.steps.count);
   object["last_step"] = Json::Int64(run.steps.last_step);
+  object["missing_steps"] = Json::UInt64(run.steps.missing);
   object["loss"] = number(run.steps.last_loss);
   object["eval_loss"] = number(run.steps.last_eval_loss);
   object["tokens_per_second"] = number(

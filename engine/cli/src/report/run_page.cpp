@@ -91,6 +91,9 @@ std::string summary(const RunRecord& run) {
     out += paragraph(
         "There is no report.json: the run goes on, or it was killed. So memory, limits and choices "
         "are missing here.");
+  if (steps.missing > 0)
+    out += paragraph("Steps without a line in steps.jsonl: " + std::to_string(steps.missing) +
+                     ". Lines of the charts lead over them.");
   if (steps.last_line_is_cut)
     out += paragraph(
         "The last line of steps.jsonl is cut, as a killed run leaves it; this page leaves it out.");

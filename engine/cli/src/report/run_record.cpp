@@ -93,7 +93,12 @@ std::string add_line(RunSteps& steps, std::int64_t first_of_run, const Json::Val
       return "expected an object as \"" + std::string(key) + "\"";
   }
   const StepValues values = values_of(line);
-  if (steps.count++ == 0) steps.first_step = step.asInt64();
+  if (steps.count++ == 0) {
+    steps.first_step = step.asInt64();
+  } else {
+    steps.missing += static_cast<std::uint64_t>(step.asInt64()) -
+                     static_cast<std::uint64_t>(steps.last_step) - 1;
+  }
   steps.last_step = step.asInt64();
   steps.buckets.add(steps.last_step, values);
   if (std::isfinite(values[StepValue::loss])) {

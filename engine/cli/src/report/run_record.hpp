@@ -22,6 +22,7 @@ struct RunSteps {
   std::int64_t first_step = 0;
   std::int64_t last_step = 0;
   std::uint64_t count = 0;
+  std::uint64_t missing = 0;        // steps between the first and the last that have no line
   std::optional<double> last_loss;  // of the last step with a finite loss
   std::optional<double> last_eval_loss;
   std::uint64_t not_finite = 0;  // steps without a finite loss

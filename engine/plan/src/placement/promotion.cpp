@@ -31,9 +31,10 @@ class Steps {
       for (auto& [home, before] : steps_[taken_].homes) *home = Tier::device;
       leave_half(steps_[taken_], true);
     }
-    for (; taken_ > count; --taken_) {
-      for (auto& [home, before] : steps_[taken_ - 1].homes) *home = before;
-      leave_half(steps_[taken_ - 1], false);
+    while (taken_ > count) {
+      --taken_;
+      for (auto& [home, before] : steps_[taken_].homes) *home = before;
+      leave_half(steps_[taken_], false);
     }
   }
   // Takes the most steps of [0, size()] for which `fits` holds; it holds for none.
