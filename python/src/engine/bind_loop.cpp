@@ -109,6 +109,20 @@ class Loop {
   std::optional<config::LearningRates> rates_;
 };
 
+// A method of HookedLoop as one of Loop.
+template <typename Result, typename... Arguments>
+auto forward_to(Result (HookedLoop::*method)(Arguments...)) {
+  return [method](const Loop& self, Arguments... arguments) {
+    return (self.operator->()->*method)(std::forward<Arguments>(arguments)...);
+  };
+}
+template <typename Result, typename... Arguments>
+auto forward_to(Result (HookedLoop::*method)(Arguments...) const) {
+  return [method](const Loop& self, Arguments... arguments) {
+    return (self.operator->()->*method)(std::forward<Arguments>(arguments)...);
+  };
+}
+
 std::vector<train::GroupValues> values_of(
     const std::vector<std::map<std::string, double>>& groups) {
   std::vector<train::GroupValues> values;
@@ -169,17 +183,17 @@ py::dict counters(const Loop& loop) {
 
 void bind_values(py::class_<Loop>& loop) {
   const auto value = [&loop](const char* name, auto get) { loop.def_property_readonly(name, get); };
-  value("step", [](const Loop& self) { return self->steps(); });
-  value("updates", [](const Loop& self) { return self->updates(); });
-  value("speculates", [](const Loop& self) { return self->speculates(); });
-  value("weights_version", [](const Loop& self) { return self->weights_version(); });
-  value("drops", [](const Loop& self) { return self->drops(); });
-  value("loss_scale", [](const Loop& self) { return self->loss_scale(); });
-  value("gradient_divisor", [](const Loop& self) { return self->gradient_divisor(); });
-  value("choices", [](const Loop& self) { return self->choices(); });
+  value("step", forward_to(&HookedLoop::steps));
+  value("updates", forward_to(&HookedLoop::updates));
+  value("speculates", forward_to(&HookedLoop::speculates));
+  value("weights_version", forward_to(&HookedLoop::weights_version));
+  value("drops", forward_to(&HookedLoop::drops));
+  value("loss_scale", forward_to(&HookedLoop::loss_scale));
+  value("gradient_divisor", forward_to(&HookedLoop::gradient_divisor));
+  value("choices", forward_to(&HookedLoop::choices));
   value("device", [](const Loop& self) { return self->device().str(); });
-  value("plan_table", [](const Loop& self) { return self->plan_table(); });
-  value("plan_json", [](const Loop& self) { return self->plan_json(); });
+  value("plan_table", forward_to(&HookedLoop::plan_table));
+  value("plan_json", forward_to(&HookedLoop::plan_json));
   const auto key = [&loop](const char* name, auto get) {
     loop.def_property_readonly(name, [get](const Loop& self) { return get(self->config()); });
   };
@@ -209,7 +223,7 @@ void bind_values(py::class_<Loop>& loop) {
   key("notes", [](const Config& config) { return config.notes; });
   value("optimizer_values", &optimizer_values);
   value("groups", &groups);
-  value("moment_names", [](const Loop& self) { return self->moment_names(); });
+  value("moment_names", forward_to(&HookedLoop::moment_names));
 }
 
 void bind_step_result(py::module_& module) {
@@ -250,62 +264,37 @@ void bind_loop(py::module_& module) {
            py::arg("path"), py::arg("text"), py::arg("tuned"), py::arg("settings"),
            py::arg("resident"), py::arg("resume"), py::arg("gpu"), py::arg("ranks"),
            py::arg("gather_ranks"))
-      .def(
-          "add_unit",
-          [](const Loop& self, const std::string& name,
-             const std::vector<std::pair<std::string, torch::Tensor>>& params,
-             const std::vector<std::size_t>& inside) {
-            return self->add_unit(name, params, inside);
-          },
-          py::arg("name"), py::arg("params"), py::arg("inside"))
-      .def(
-          "initialize", [](const Loop& self) { self->initialize(); }, Unlocked())
-      .def(
-          "preview", [](const Loop& self) { self->preview(); }, Unlocked())
+      .def("add_unit", forward_to(&HookedLoop::add_unit), py::arg("name"), py::arg("params"),
+           py::arg("inside"))
+      .def("initialize", forward_to(&HookedLoop::initialize), Unlocked())
+      .def("preview", forward_to(&HookedLoop::preview), Unlocked())
       .def(
           "enter",
           [](const Loop& self, std::size_t unit, bool training) {
             self->enter(unit, training ? train::Pass::training : train::Pass::evaluation);
           },
           py::arg("unit"), py::arg("training"), Unlocked())
-      .def(
-          "leave", [](const Loop& self, std::size_t unit) { self->leave(unit); }, py::arg("unit"),
-          Unlocked())
-      .def("is_weight",
-           [](const Loop& self, const torch::Tensor& tensor) { return self->is_weight(tensor); })
-      .def(
-          "keep_aliases", [](const Loop& self, std::size_t unit) { self->keep_aliases(unit); },
-          py::arg("unit"), Unlocked())
+      .def("leave", forward_to(&HookedLoop::leave), py::arg("unit"), Unlocked())
+      .def("is_weight", forward_to(&HookedLoop::is_weight))
+      .def("keep_aliases", forward_to(&HookedLoop::keep_aliases), py::arg("unit"), Unlocked())
       .def(
           "begin_backward",
           [](const Loop& self, const std::vector<std::map<std::string, double>>& groups) {
             self->begin_backward(values_of(groups));
           },
           py::arg("groups"), Unlocked())
-      .def(
-          "begin_gradients",
-          [](const Loop& self, std::size_t unit) { self->begin_gradients(unit); }, py::arg("unit"),
-          Unlocked())
-      .def(
-          "send_gradients", [](const Loop& self, std::size_t unit) { self->send_gradients(unit); },
-          py::arg("unit"), Unlocked())
-      .def(
-          "add_loss", [](const Loop& self, const torch::Tensor& loss) { self->add_loss(loss); },
-          py::arg("loss"), Unlocked())
-      .def(
-          "end_micro_batch", [](const Loop& self) { self->end_micro_batch(); }, Unlocked())
-      .def(
-          "forget_gradients", [](const Loop& self) { self->forget_gradients(); }, Unlocked())
+      .def("begin_gradients", forward_to(&HookedLoop::begin_gradients), py::arg("unit"), Unlocked())
+      .def("send_gradients", forward_to(&HookedLoop::send_gradients), py::arg("unit"), Unlocked())
+      .def("add_loss", forward_to(&HookedLoop::add_loss), py::arg("loss"), Unlocked())
+      .def("end_micro_batch", forward_to(&HookedLoop::end_micro_batch), Unlocked())
+      .def("forget_gradients", forward_to(&HookedLoop::forget_gradients), Unlocked())
       .def(
           "end_step",
           [](const Loop& self, const std::vector<std::map<std::string, double>>& groups) {
             return self->end_step(values_of(groups));
           },
           py::arg("groups"), Unlocked())
-      .def(
-          "scheduled_rate",
-          [](Loop& self, std::int64_t update) { return self.scheduled_rate(update); },
-          py::arg("update"))
+      .def("scheduled_rate", &Loop::scheduled_rate, py::arg("update"))
       .def(
           "scheduled_betas",
           [](const Loop& self, std::int64_t update) -> std::optional<std::pair<double, double>> {
@@ -315,39 +304,17 @@ void bind_loop(py::module_& module) {
             return std::pair(betas.beta1, betas.beta2);
           },
           py::arg("update"))
-      .def(
-          "finish", [](const Loop& self) { self->finish(); }, Unlocked())
+      .def("finish", forward_to(&HookedLoop::finish), Unlocked())
       .def("close", &Loop::close, Unlocked())
-      .def(
-          "parameter",
-          [](const Loop& self, const std::string& name) { return self->parameter(name); },
-          py::arg("name"), Unlocked())
-      .def(
-          "set_parameter",
-          [](const Loop& self, const std::string& name, const torch::Tensor& values) {
-            self->set_parameter(name, values);
-          },
-          py::arg("name"), py::arg("values"), Unlocked())
-      .def(
-          "master", [](const Loop& self, const std::string& name) { return self->master(name); },
-          py::arg("name"), Unlocked())
-      .def(
-          "set_master",
-          [](const Loop& self, const std::string& name, const torch::Tensor& values) {
-            self->set_master(name, values);
-          },
-          py::arg("name"), py::arg("values"), Unlocked())
-      .def(
-          "moment",
-          [](const Loop& self, const std::string& name, std::size_t index) {
-            return self->moment(name, index);
-          },
-          py::arg("name"), py::arg("index"), Unlocked())
-      .def(
-          "set_moment",
-          [](const Loop& self, const std::string& name, std::size_t index,
-             const torch::Tensor& values) { self->set_moment(name, index, values); },
-          py::arg("name"), py::arg("index"), py::arg("values"), Unlocked())
+      .def("parameter", forward_to(&HookedLoop::parameter), py::arg("name"), Unlocked())
+      .def("set_parameter", forward_to(&HookedLoop::set_parameter), py::arg("name"),
+           py::arg("values"), Unlocked())
+      .def("master", forward_to(&HookedLoop::master), py::arg("name"), Unlocked())
+      .def("set_master", forward_to(&HookedLoop::set_master), py::arg("name"), py::arg("values"),
+           Unlocked())
+      .def("moment", forward_to(&HookedLoop::moment), py::arg("name"), py::arg("index"), Unlocked())
+      .def("set_moment", forward_to(&HookedLoop::set_moment), py::arg("name"), py::arg("index"),
+           py::arg("values"), Unlocked())
       .def(
           "gradient",
           [](const Loop& self, const std::string& name) -> std::optional<torch::Tensor> {
@@ -356,24 +323,13 @@ void bind_loop(py::module_& module) {
             return gradient;
           },
           py::arg("name"), Unlocked())
-      .def(
-          "set_gradient",
-          [](const Loop& self, const std::string& name, const torch::Tensor& values) {
-            self->set_gradient(name, values);
-          },
-          py::arg("name"), py::arg("values"), Unlocked())
-      .def(
-          "save_checkpoint",
-          [](const Loop& self, const std::string& directory) { self->save_checkpoint(directory); },
-          py::arg("directory"), Unlocked())
-      .def(
-          "load_checkpoint",
-          [](const Loop& self, const std::string& directory) {
-            return self->load_checkpoint(directory);
-          },
-          py::arg("directory"), Unlocked())
-      .def("load_failed",
-           [](const Loop& self, const std::string& directory) { self->load_failed(directory); })
+      .def("set_gradient", forward_to(&HookedLoop::set_gradient), py::arg("name"),
+           py::arg("values"), Unlocked())
+      .def("save_checkpoint", forward_to(&HookedLoop::save_checkpoint), py::arg("directory"),
+           Unlocked())
+      .def("load_checkpoint", forward_to(&HookedLoop::load_checkpoint), py::arg("directory"),
+           Unlocked())
+      .def("load_failed", forward_to(&HookedLoop::load_failed))
       .def("counters", &counters);
   bind_values(loop);
 }
