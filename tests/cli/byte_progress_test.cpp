@@ -31,9 +31,9 @@ TEST(ByteRate, IsInDecimalGigabytes) {
 }
 
 TEST(ByteProgress, IsABarOnATerminal) {
-  EXPECT_EQ(shown_at_half(2, {true, 80, false, false}),
+  EXPECT_EQ(shown_at_half(2, {true, 80, false}),
             "checking  [##########..........]  2.00 GiB of 4.00 GiB   1.07 GB/s  2s left    ");
-  EXPECT_THAT(shown_at_half(2, {true, 80, true, false}), HasSubstr("▕██████████          ▏"));
+  EXPECT_THAT(shown_at_half(2, {true, 80, true}), HasSubstr("▕██████████          ▏"));
 }
 
 TEST(ByteProgress, IsAPlainLineElsewhere) {
@@ -42,14 +42,14 @@ TEST(ByteProgress, IsAPlainLineElsewhere) {
 }
 
 TEST(ByteProgress, IsNotShownMoreOftenThanItCanBeRead) {
-  EXPECT_EQ(shown_at_half(0.05, {true, 80, false, false}), "");
+  EXPECT_EQ(shown_at_half(0.05, {true, 80, false}), "");
   EXPECT_EQ(shown_at_half(9.9, TerminalFacts{}), "");
 }
 
 TEST(ByteProgress, FitsEveryWidthAndSaysHowFarItIs) {
   for (const bool unicode : {false, true}) {
     for (int columns = 40; columns <= 160; ++columns) {
-      const std::string line = shown_at_half(2, {true, columns, unicode, false});
+      const std::string line = shown_at_half(2, {true, columns, unicode});
       EXPECT_LT(display_width(line), static_cast<std::size_t>(columns)) << line;
       EXPECT_THAT(line, HasSubstr("2.00 GiB of 4.00 GiB"));
     }
@@ -57,7 +57,7 @@ TEST(ByteProgress, FitsEveryWidthAndSaysHowFarItIs) {
 }
 
 TEST(ByteProgress, KeepsItsLengthWhateverTheNumbers) {
-  const TerminalFacts facts = {true, 80, true, false};
+  const TerminalFacts facts = {true, 80, true};
   const std::size_t width = display_width(shown_at_half(0.2, facts));
   for (const double seconds : {0.15, 2.0, 77.0, 3000.0, 30'000.0}) {
     EXPECT_EQ(display_width(shown_at_half(seconds, facts)), width) << shown_at_half(seconds, facts);
@@ -66,7 +66,7 @@ TEST(ByteProgress, KeepsItsLengthWhateverTheNumbers) {
 
 TEST(ByteProgress, LeavesNoBarBehind) {
   MemoryStream out;
-  Console console(out.get(), out.get(), {true, 80, false, false});
+  Console console(out.get(), out.get(), {true, 80, false});
   {
     double now = 0;
     ByteProgress progress(console, "checking", [&now] { return now; });

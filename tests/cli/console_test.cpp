@@ -13,7 +13,7 @@ namespace sluice::cli {
 namespace {
 
 TerminalFacts terminal() {
-  return {true, 80, true, false};
+  return {true, 80, true};
 }
 
 TEST(Console, WritesNoStatusWhereItCannotBeRewritten) {

@@ -28,7 +28,7 @@ ProgressView half_way() {
 }
 
 TEST(ProgressLine, ShowsEverythingWhereThereIsRoom) {
-  EXPECT_EQ(progress_line(half_way(), {true, 120, false, false}),
+  EXPECT_EQ(progress_line(half_way(), {true, 120, false}),
             "step  60/120  [###############...............]  loss 2.4312  lr 3.90e-04  1,043 tok/s "
             " 7m42s left  done "
             "at 14:32");
@@ -38,14 +38,13 @@ TEST(ProgressLine, FillsTheBarByEighthsOfACharacter) {
   ProgressView view = half_way();
   view.step = 1;
   view.total = 240;  // an eighth of a character, at thirty characters
-  EXPECT_THAT(progress_line(view, {true, 160, true, false}),
-              HasSubstr("▕▏" + std::string(29, ' ') + "▏"));
+  EXPECT_THAT(progress_line(view, {true, 160, true}), HasSubstr("▕▏" + std::string(29, ' ') + "▏"));
 }
 
 TEST(ProgressLine, FitsEveryWidthAndAlwaysHasTheStep) {
   for (const bool unicode : {false, true}) {
     for (int columns = 20; columns <= 160; ++columns) {
-      const std::string line = progress_line(half_way(), {true, columns, unicode, false});
+      const std::string line = progress_line(half_way(), {true, columns, unicode});
       EXPECT_LT(display_width(line), static_cast<std::size_t>(columns)) << line;
       EXPECT_THAT(line, HasSubstr("60/120"));
     }
@@ -54,11 +53,11 @@ TEST(ProgressLine, FitsEveryWidthAndAlwaysHasTheStep) {
 
 TEST(ProgressLine, KeepsItsLengthFromTheFirstStepToTheLast) {
   ProgressView view = half_way();
-  const std::string middle = progress_line(view, {true, 100, true, false});
+  const std::string middle = progress_line(view, {true, 100, true});
   view.step = 1;
-  EXPECT_EQ(display_width(progress_line(view, {true, 100, true, false})), display_width(middle));
+  EXPECT_EQ(display_width(progress_line(view, {true, 100, true})), display_width(middle));
   view.step = 120;
-  EXPECT_EQ(display_width(progress_line(view, {true, 100, true, false})), display_width(middle));
+  EXPECT_EQ(display_width(progress_line(view, {true, 100, true})), display_width(middle));
 }
 
 TEST(SmoothedLoss, StartsAtTheFirstValue) {
@@ -166,7 +165,7 @@ TEST_F(Progress, PrintsEveryStepsPerPrintStepsWhenTheConfigurationSaysSo) {
 }
 
 TEST_F(Progress, SaysWhatTheStartDoesAndWhereItsSecondsWent) {
-  TrainProgress progress = make({true, 80, false, false});
+  TrainProgress progress = make({true, 80, false});
   progress.on_start("planning", 0);
   now_ += 1.25;
   progress.on_start("initial weights", 0);
@@ -187,7 +186,7 @@ TEST_F(Progress, DoesNotMentionAShortStart) {
 }
 
 TEST_F(Progress, RewritesOneLineOnATerminal) {
-  TrainProgress progress = make({true, 80, false, false});
+  TrainProgress progress = make({true, 80, false});
   progress.on_begin(1, 10);
   for (std::int64_t i = 1; i <= 9; ++i) progress.on_step(step(i));
   const std::string text = output();
@@ -197,7 +196,7 @@ TEST_F(Progress, RewritesOneLineOnATerminal) {
 
 TEST_F(Progress, KeepsEvaluationsAndSkippedStepsInBothKinds) {
   for (const bool is_terminal : {false, true}) {
-    TrainProgress progress = make({is_terminal, 80, false, false});
+    TrainProgress progress = make({is_terminal, 80, false});
     progress.on_begin(1, 4);
     train::StepRecord evaluated = step(2);
     evaluated.eval_loss = 1.75;

@@ -181,7 +181,7 @@ TEST_F(NvmeBench, ComparesWithFioAndFioWithItself) {
     GTEST_SKIP() << "fio is not installed";
   const auto bench_for = [&](const char* seconds) {
     return bench({dir_.path(), "--size", "8MiB", "--fio", "--slice", "0.1", "--seconds", seconds,
-                  "--depth", "4", "--json"});
+                  "--depth", "4", "--json", "--html", dir_.file("fio.html")});
   };
   const ProgramResult result = bench_for("0.3");
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -194,6 +194,10 @@ TEST_F(NvmeBench, ComparesWithFioAndFioWithItself) {
     EXPECT_GT(fio[what]["median"].asDouble(), 0) << what;
     EXPECT_FALSE(fio[what].isMember("interval90")) << what;
   }
+  const std::string page = file_text(dir_.file("fio.html"));
+  EXPECT_THAT(page, HasSubstr("</b>&nbsp;fio on "));  // in the legend
+  EXPECT_THAT(page, HasSubstr("<pre>GLIBC_TUNABLES"));
+  EXPECT_THAT(page, HasSubstr("fio / fio (control)"));
   const Json::Value ratio = parse_json(bench_for("0.6").out)["fio"]["ratio"];
   EXPECT_LE(ratio["interval90"][0].asDouble(), ratio["median"].asDouble());
 }

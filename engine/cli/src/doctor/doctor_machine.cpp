@@ -147,13 +147,13 @@ DoctorRow memlock_row() {
   rlimit limit = {};
   if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return fact("memlock", "unknown");
   if (limit.rlim_cur == RLIM_INFINITY) return fact("memlock", "no limit on locked memory");
-  const bool held = plan::lockable_bytes() == limit.rlim_cur;
+  if (plan::lockable_bytes() != limit.rlim_cur)
+    return fact("memlock", "no limit on locked memory: CAP_IPC_LOCK lifts that of " +
+                               format_bytes(limit.rlim_cur) + " (ulimit -l)");
   return fact("memlock",
-              held ? "at most " + format_bytes(limit.rlim_cur) +
-                         " can be locked (ulimit -l; limits.conf: memlock; --ulimit memlock=-1 of "
-                         "a container)"
-                   : "no limit on locked memory: CAP_IPC_LOCK lifts that of " +
-                         format_bytes(limit.rlim_cur) + " (ulimit -l)",
+              "at most " + format_bytes(limit.rlim_cur) +
+                  " can be locked (ulimit -l; limits.conf: memlock; --ulimit memlock=-1 of a "
+                  "container)",
               {{"limit_bytes", limit.rlim_cur}});
 }
 

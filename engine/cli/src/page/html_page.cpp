@@ -43,20 +43,22 @@ std::string escape_html(std::string_view text) {
 
 namespace {
 
-// The classes c0 to c9 give lines, areas and squares their colour, in light and in dark.
+// The classes c0 to c13 give lines, areas and squares their colour, in light and in dark.
 constexpr const char* kStyle =
     ":root{color-scheme:light dark;--ink:#1f2937;--muted:#6b7280;--rule:#e5e7eb;--code:#f3f4f6;"
     "--page:#fff}"
     ".c0{--c:#2563eb}.c1{--c:#d97706}.c2{--c:#059669}.c3{--c:#7c3aed}.c4{--c:#dc2626}"
     ".c5{--c:#0891b2}.c6{--c:#db2777}.c7{--c:#64748b}.c8{--c:#65a30d}.c9{--c:#92400e}"
+    ".c10{--c:#115e59}.c11{--c:#4338ca}.c12{--c:#9f1239}.c13{--c:#111827}"
     "@media(prefers-color-scheme:dark){:root{--ink:#e5e7eb;--muted:#9ca3af;--rule:#374151;"
     "--code:#1f2937;--page:#111827}.c0{--c:#60a5fa}.c1{--c:#fbbf24}.c2{--c:#34d399}"
     ".c3{--c:#a78bfa}.c4{--c:#f87171}.c5{--c:#22d3ee}.c6{--c:#f472b6}.c7{--c:#94a3b8}"
-    ".c8{--c:#a3e635}.c9{--c:#d6a06c}}"
+    ".c8{--c:#a3e635}.c9{--c:#d6a06c}.c10{--c:#2dd4bf}.c11{--c:#a5b4fc}.c12{--c:#fda4af}"
+    ".c13{--c:#f9fafb}}"
     "body{font:15px/1.5 system-ui,sans-serif;max-width:54rem;margin:2rem auto;padding:0 1rem;"
     "color:var(--ink);background:var(--page)}h1{font-size:1.3rem}h2{font-size:1.05rem;"
     "margin:2rem 0 .3rem}p{margin:.4rem 0}code,pre{background:var(--code);padding:.1rem .3rem;"
-    "overflow-wrap:anywhere}pre{padding:.6rem}"
+    "overflow-wrap:anywhere}pre{padding:.6rem;white-space:pre-wrap}"
     "table{border-collapse:collapse;margin:1rem 0}th,td{padding:.25rem .7rem;text-align:right;"
     "vertical-align:top;border-bottom:1px solid var(--rule);font-variant-numeric:tabular-nums;"
     "white-space:nowrap}"
@@ -67,7 +69,9 @@ constexpr const char* kStyle =
     ".grid{stroke:var(--rule)}.line{fill:none;stroke:var(--c);stroke-width:2;"
     "stroke-linejoin:round}.band{fill:var(--c);opacity:.2}.area,.dot,.mark,.span{fill:var(--c)}"
     ".edge{stroke:var(--ink)}.track{fill:var(--rule)}.gauge{width:9rem;height:1.1rem;"
-    "vertical-align:middle}.wide{overflow-x:auto}";
+    "vertical-align:middle}.wide{overflow-x:auto}"
+    "@media(max-width:40rem){.texts td:first-child{white-space:normal;width:7rem}"
+    ".wide>svg{width:42rem}}";
 
 }  // namespace
 

@@ -70,8 +70,9 @@ class Drawing {
   std::string at(double px, double py) const { return svg_number(x(px)) + "," + svg_number(y(py)); }
 
   std::string begin() const {
-    std::string out = "<svg viewBox=\"0 0 " + svg_number(kWidth) + " " + svg_number(axes_.height) +
-                      "\" role=\"img\" aria-label=\"" + escape_html(axes_.title) + "\">\n";
+    std::string out = "<div class=\"wide\"><svg viewBox=\"0 0 " + svg_number(kWidth) + " " +
+                      svg_number(axes_.height) + "\" role=\"img\" aria-label=\"" +
+                      escape_html(axes_.title) + "\">\n";
     const auto ticks = static_cast<int>(std::lround((y_.to - y_.from) / y_.tick));
     for (int i = 0; i <= ticks; ++i) {
       const double value = y_.from + i * y_.tick;
@@ -99,7 +100,7 @@ class Drawing {
       out += "<path class=\"mark c4\" d=\"M" + svg_number(x(mark.x)) + " " + svg_number(floor) +
              "l-4 7h8z\"><title>" + escape_html(mark.what) + "</title></path>\n";
     }
-    return out + "</svg>\n";
+    return out + "</svg></div>\n";
   }
 
  private:

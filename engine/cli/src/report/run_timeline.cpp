@@ -31,10 +31,11 @@ struct Kind {
 // of its name, else by its row.
 Kind kind_of(const std::string& row, const std::string& name) {
   static constexpr Kind kComputing[] = {
-      {"forward", 2}, {"recompute+backward", 5}, {"backward", 5}, {"loss", 9}, {"evaluate", 8}};
-  static constexpr Kind kRows[] = {{"step", 7},   {"stalls", 4},     {"gather", 7},    {"h2d", 8},
-                                   {"d2h", 9},    {"update", 3},     {"read", 0},      {"write", 1},
-                                   {"commit", 6}, {"checkpoint", 9}, {"evaluation", 8}};
+      {"forward", 2}, {"recompute+backward", 5}, {"backward", 5}, {"loss", 10}, {"evaluate", 13}};
+  static constexpr Kind kRows[] = {{"step", 7},        {"stalls", 4},     {"gather", 11},
+                                   {"h2d", 8},         {"d2h", 9},        {"update", 3},
+                                   {"read", 0},        {"write", 1},      {"commit", 6},
+                                   {"checkpoint", 12}, {"evaluation", 13}};
   if (row == "compute" || row == "gpu") {
     for (const Kind& kind : kComputing) {
       if (name.substr(0, name.find(' ')) == kind.name) return kind;
@@ -74,9 +75,9 @@ class Timeline {
       row = lane.row;
       body += spans_of(lane, tops_[i], heights_[i]);
     }
-    return legend() + "<svg viewBox=\"0 0 " + svg_number(kWidth) + " " + svg_number(height_) +
-           "\" role=\"img\" aria-label=\"timeline of step " + std::to_string(step_.step) + "\">\n" +
-           axis() + body + "</svg>\n";
+    return legend() + "<div class=\"wide\"><svg viewBox=\"0 0 " + svg_number(kWidth) + " " +
+           svg_number(height_) + "\" role=\"img\" aria-label=\"timeline of step " +
+           std::to_string(step_.step) + "\">\n" + axis() + body + "</svg></div>\n";
   }
 
  private:

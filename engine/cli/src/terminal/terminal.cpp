@@ -52,7 +52,6 @@ TerminalFacts probe_terminal(std::FILE* stream) {
   TerminalFacts facts;
   facts.is_terminal = is_shown(fd) && term != "dumb";
   facts.unicode = locale_takes_unicode() && term != "linux";  // the kernel's console has no braille
-  facts.colour = facts.is_terminal && variable("NO_COLOR").empty();
   if (const auto columns = columns_now(stream); facts.is_terminal && columns) {
     facts.columns = *columns;
   } else if (const int asked = std::atoi(variable("COLUMNS").c_str()); asked > 0) {

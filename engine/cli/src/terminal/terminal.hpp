@@ -1,6 +1,6 @@
 #pragma once
-// Facts about the terminal. The environment variables TERM, COLUMNS, NO_COLOR, LC_ALL, LC_CTYPE and
-// LANG are read here and nowhere else. Thread-safe: values and free functions without state.
+// Facts about the terminal. The environment variables TERM, COLUMNS, LC_ALL, LC_CTYPE and LANG
+// are read here and nowhere else. Thread-safe: values and free functions without state.
 
 #include <cstdio>
 #include <optional>
@@ -12,7 +12,6 @@ struct TerminalFacts {
   bool is_terminal = false;  // a line can be rewritten in place
   int columns = 80;
   bool unicode = false;  // block and braille characters are shown
-  bool colour = false;
 };
 TerminalFacts probe_terminal(std::FILE* stream);
 // The terminal's width at this moment, however small; nothing when the stream does not know one.

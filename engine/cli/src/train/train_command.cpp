@@ -81,9 +81,9 @@ void show_end(const TrainArguments& arguments, const TrainProgress& progress,
   if (const std::string curve = progress.loss_curve(); !curve.empty()) console.print("\n" + curve);
   console.print("\n" + run_summary(report));
   if (const std::string& directory = arguments.request.report_dir; !directory.empty()) {
-    console.print(
-        "report:   " + directory + "/report.json, one line per step in " + directory +
-        "/steps.jsonl; as a page: " + shell_line({session.argv().front(), "report", directory}));
+    console.print("report:   " + directory + "/report.json, one line per step in " + directory +
+                  "/steps.jsonl; as a page:\n  " +
+                  shell_line({session.argv().front(), "report", directory}));
   }
   // On a full disk the file is empty, which was a warning.
   const std::string& trace = arguments.request.trace_path;

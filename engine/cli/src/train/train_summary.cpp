@@ -154,7 +154,8 @@ std::string next_steps(const std::string& program, const train::RunReport& repor
   std::error_code error;
   const bool is_here = std::filesystem::equivalent(directory, ".", error);
   const std::string out = is_here ? "../weights.safetensors" : "weights.safetensors";
-  return "export:   " + shell_line({program, "export", directory, "--out", out}) + "\ngenerate: " +
+  return "to export the weights, and to generate text:\n  " +
+         shell_line({program, "export", directory, "--out", out}) + "\n  " +
          shell_line({program, "generate", "--model", model_path, "--weights", directory, "--prompt",
                      "TEXT"}) +
          "\n";

@@ -33,7 +33,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kSampleEvery = std::chrono::milliseconds(100);
-constexpr std::size_t kLeastRounds = 6;  // fewer rounds say nothing about their spread
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -187,17 +186,6 @@ std::vector<std::string> fio_row(const std::string& what, const FioSlice& fio) {
           "-"};
 }
 
-std::vector<std::string> ratio_row(const std::string& what, const std::vector<double>& ratios) {
-  const nvme::RatioSummary summary = nvme::summarize_ratios(ratios);
-  if (ratios.size() < kLeastRounds) return {what, format_number("%.3f", summary.median), "-", "-"};
-  const auto range = [](double begin, double end) {
-    return format_number("%.3f", begin) + " - " + format_number("%.3f", end);
-  };
-  return {what, format_number("%.3f", summary.median),
-          range(summary.lower_quartile, summary.upper_quartile),
-          range(summary.interval_begin, summary.interval_end)};
-}
-
 // A row for each path, with fio's below it; with several paths also their sum.
 std::vector<std::vector<std::string>> table_rows(const NvmeBenchArguments& arguments,
                                                  const std::vector<BenchOutcome>& outcomes) {
@@ -224,17 +212,15 @@ std::vector<std::vector<std::string>> table_rows(const NvmeBenchArguments& argum
 void show_comparison(const NvmeBenchArguments& arguments, const BenchOutcome& outcome,
                      Console& console) {
   const std::size_t rounds = outcome.fio->ratios.size();
-  console.print(outcome.path + ": " + std::to_string(rounds) +
-                (rounds == 1 ? " round" : " rounds") + " of slices of " +
-                format_number("%g", arguments.slice_seconds) + " s" +
-                (rounds < kLeastRounds
-                     ? ", too few to say how sure that is (" + std::to_string(kLeastRounds) +
-                           " do: more --seconds, or a shorter --slice)"
-                     : "") +
-                "; fio as in\n" + outcome.fio_line);
-  console.print(format_table({{"", "median", "quartiles", "90 % interval"},
-                              ratio_row("sluice / fio", outcome.fio->ratios),
-                              ratio_row("fio / fio (control)", outcome.fio->controls)}));
+  console.print(
+      outcome.path + ": " + std::to_string(rounds) + (rounds == 1 ? " round" : " rounds") +
+      " of slices of " + format_number("%g", arguments.slice_seconds) + " s" +
+      (rounds < FioComparison::kLeastRounds
+           ? ", too few to say how sure that is (" + std::to_string(FioComparison::kLeastRounds) +
+                 " do: more --seconds, or a shorter --slice)"
+           : "") +
+      "; fio as in\n" + outcome.fio_line);
+  console.print(format_table(comparison_rows(*outcome.fio)));
 }
 
 void show(const NvmeBenchArguments& arguments, const std::vector<BenchOutcome>& outcomes,
@@ -255,7 +241,7 @@ Json::Value ratios_json(const std::vector<double>& ratios) {
   const nvme::RatioSummary summary = nvme::summarize_ratios(ratios);
   Json::Value object(Json::objectValue);
   object["median"] = summary.median;
-  if (ratios.size() >= kLeastRounds) {
+  if (ratios.size() >= FioComparison::kLeastRounds) {
     object["quartiles"].append(summary.lower_quartile);
     object["quartiles"].append(summary.upper_quartile);
     object["interval90"].append(summary.interval_begin);

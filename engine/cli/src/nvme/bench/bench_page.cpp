@@ -28,7 +28,7 @@ std::vector<ChartLine> lines_of(const std::vector<BenchOutcome>& outcomes) {
     }
     lines.push_back(std::move(ours));
     if (!outcomes[i].fio) continue;
-    ChartLine fio{outcomes[i].fio_line, colour, {}, true};
+    ChartLine fio{"fio on " + outcomes[i].path, colour, {}, true};
     double round = 0;
     for (const double bytes_per_second : outcomes[i].fio->rates) {
       const double rate = 1e-9 * bytes_per_second;
@@ -45,9 +45,10 @@ std::string microseconds(const nvme::LatencyHistogram& latencies, double share) 
 }
 
 std::string table(const std::vector<BenchOutcome>& outcomes, CpuTime cpu) {
-  std::string out = "<table>\n" + html_row({"path", "direction", "GB/s", "requests", "p50 us",
-                                            "p99 us", "p99.9 us", "CPU s/GiB", "sluice / fio"},
-                                           "th");
+  std::string out =
+      "<div class=\"wide\"><table>\n" + html_row({"path", "direction", "GB/s", "requests", "p50 us",
+                                                  "p99 us", "p99.9 us", "CPU s/GiB"},
+                                                 "th");
   for (const BenchOutcome& outcome : outcomes) {
     const nvme::LoadResult& result = outcome.result;
     for (const bool reads : {true, false}) {
@@ -59,15 +60,48 @@ std::string table(const std::vector<BenchOutcome>& outcomes, CpuTime cpu) {
            format_number("%.2f", 1e-9 * static_cast<double>(bytes) / result.seconds),
            std::to_string(latencies.count()), microseconds(latencies, 0.5),
            microseconds(latencies, 0.99), microseconds(latencies, 0.999),
-           cpu == CpuTime::known ? format_number("%.3f", result.cpu_seconds_per_gib()) : "-",
-           outcome.fio ? format_number("%.3f", nvme::quantile_of(outcome.fio->ratios, 0.5)) : "-"},
+           cpu == CpuTime::known ? format_number("%.3f", result.cpu_seconds_per_gib()) : "-"},
           "td");
     }
+  }
+  return out + "</table></div>\n";
+}
+
+std::vector<std::string> ratio_row(const std::string& what, const std::vector<double>& ratios) {
+  const nvme::RatioSummary summary = nvme::summarize_ratios(ratios);
+  if (ratios.size() < FioComparison::kLeastRounds)
+    return {what, format_number("%.3f", summary.median), "-", "-"};
+  const auto range = [](double begin, double end) {
+    return format_number("%.3f", begin) + " - " + format_number("%.3f", end);
+  };
+  return {what, format_number("%.3f", summary.median),
+          range(summary.lower_quartile, summary.upper_quartile),
+          range(summary.interval_begin, summary.interval_end)};
+}
+
+// fio's rate beside ours, and how it was called.
+std::string comparison(const BenchOutcome& outcome) {
+  std::string out =
+      "<p>" +
+      escape_html(outcome.path + ": sluice " + format_gigabytes(outcome.result.bytes_per_second()) +
+                  " GB/s, fio " + format_gigabytes(outcome.fio->fio.bytes_per_second()) +
+                  " GB/s; fio as in") +
+      "</p>\n<pre>" + escape_html(outcome.fio_line) + "</pre>\n<table>\n";
+  const char* tag = "th";
+  for (const std::vector<std::string>& row : comparison_rows(*outcome.fio)) {
+    out += html_row(row, tag);
+    tag = "td";
   }
   return out + "</table>\n";
 }
 
 }  // namespace
+
+std::vector<std::vector<std::string>> comparison_rows(const FioComparison& comparison) {
+  return {{"", "median", "quartiles", "90 % interval"},
+          ratio_row("sluice / fio", comparison.ratios),
+          ratio_row("fio / fio (control)", comparison.controls)};
+}
 
 std::string bench_title(const NvmeBenchArguments& arguments, const BenchOutcome& outcome) {
   std::string title =
@@ -93,6 +127,9 @@ std::string bench_page(const NvmeBenchArguments& arguments,
   axes.height = 300;
   out += chart_legend("GB/s", lines) + line_chart(axes, lines) +
          table(outcomes, cpu_time_of(arguments));
+  for (const BenchOutcome& outcome : outcomes) {
+    if (outcome.fio) out += comparison(outcome);
+  }
   return out + html_end();
 }
 

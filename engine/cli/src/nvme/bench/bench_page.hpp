@@ -15,6 +15,8 @@ namespace sluice::cli {
 
 // Rounds of three slices: ours, fio's, and fio's again; in every other round the order is reversed.
 struct FioComparison {
+  static constexpr std::size_t kLeastRounds = 6;  // fewer say nothing about their spread
+
   std::vector<double> ratios;    // ours to fio's, by round
   std::vector<double> controls;  // fio's second slice to its first: the drive's own changes
   FioSlice fio;                  // sum of fio's first slices
@@ -38,6 +40,9 @@ struct BenchOutcome {
 
 // The load and its settings, in one line.
 std::string bench_title(const NvmeBenchArguments& arguments, const BenchOutcome& outcome);
+
+// A table of the rounds: a head, ours to fio, and the control. Without a spread below kLeastRounds.
+std::vector<std::vector<std::string>> comparison_rows(const FioComparison& comparison);
 
 // A self-contained page: the throughput over time, the latencies, the settings.
 std::string bench_page(const NvmeBenchArguments& arguments,

@@ -311,7 +311,7 @@ int run_nvme_tune(const NvmeTuneArguments& arguments, Session& session) {
   console.print(tune_text(outcome));
   write_file(arguments.out_path, tuned_config(arguments, outcome));
   console.print("settings: " + arguments.out_path +
-                "; to train with them: sluice train --config ds.json --config " +
+                "; to train with them:\n  sluice train --config ds.json --config " +
                 shell_quote(arguments.out_path) + " ...");
   if (!arguments.html_path.empty()) {
     write_file(arguments.html_path, tune_page(arguments, outcome, shell_line(session.argv())));

@@ -51,9 +51,10 @@ std::string picture(const SurfaceTable& table, const SurfacePattern& pattern,
   }
   const double height = kTop + kCellHeight * static_cast<double>(table.blocks.size()) + kBottom;
   const double width = kLeft + kCellWidth * static_cast<double>(table.depths.size()) + 8;
-  std::string out = "<h2>" + std::string(pattern.name) + ", GB/s</h2>\n<svg viewBox=\"0 0 " +
-                    svg_number(width) + " " + svg_number(height) + "\" role=\"img\" aria-label=\"" +
-                    pattern.name + " by block and depth\">\n";
+  std::string out = "<h2>" + std::string(pattern.name) +
+                    ", GB/s</h2>\n<div class=\"wide\"><svg viewBox=\"0 0 " + svg_number(width) +
+                    " " + svg_number(height) + "\" role=\"img\" aria-label=\"" + pattern.name +
+                    " by block and depth\">\n";
   for (std::size_t b = 0; b < table.blocks.size(); ++b) {
     const double y = kTop + kCellHeight * static_cast<double>(b);
     out += "<text x=\"" + svg_number(kLeft - 8) + "\" y=\"" + svg_number(y + kCellHeight / 2 + 3) +
@@ -72,7 +73,7 @@ std::string picture(const SurfaceTable& table, const SurfacePattern& pattern,
            std::to_string(table.depths[d]) + "</text>\n";
   }
   return out + "<text x=\"" + svg_number((kLeft + width) / 2) + "\" y=\"" + svg_number(below + 36) +
-         "\" text-anchor=\"middle\">requests in flight</text></svg>\n";
+         "\" text-anchor=\"middle\">requests in flight</text></svg></div>\n";
 }
 
 }  // namespace
