@@ -80,6 +80,19 @@ TEST(Prefetcher, GathersPastUnitsOfFewElements) {
   EXPECT_NE(head->weight_state(), WeightState::sharded) << "used next";
 }
 
+TEST(Prefetcher, RefusesUnitsThatItDoesNotHave) {
+  const UnitLayout layout = layout_of("u", 1 << 12, 1);
+  Rank rank = single();
+  const auto only = rank.unit(layout);
+  Prefetcher prefetcher({only.get()}, {false}, {});
+  EXPECT_THROW(prefetcher.begin_pass({{0}, {1}}), InvalidArgument);
+  EXPECT_THROW(prefetcher.hold(1), InvalidArgument);
+  EXPECT_THROW(prefetcher.let_go(1), InvalidArgument);
+  EXPECT_THROW(prefetcher.let_go(0), InvalidArgument) << "not held";
+  GatherStall stall;
+  EXPECT_THROW(prefetcher.enter_stage(stall), InvalidArgument) << "no stage has begun";
+}
+
 TEST(Prefetcher, CountsStagesOfFewElementsTogether) {
   const std::vector<std::uint64_t> elements = {320, 6, 6, 300};
   const std::vector<std::vector<std::size_t>> stages = {{0}, {1}, {2}, {3}, {1, 2}, {0}};

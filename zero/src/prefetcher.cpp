@@ -43,7 +43,15 @@ Prefetcher::Prefetcher(std::vector<ShardedUnit*> units, std::vector<bool> retain
   for (const ShardedUnit* unit : units_) elements_.push_back(unit->layout().flat_count);
 }
 
+void Prefetcher::check_unit(std::size_t unit) const {
+  SLUICE_CHECK(unit < units_.size(), "there is no unit " + std::to_string(unit) + ", but " +
+                                         std::to_string(units_.size()) + " units");
+}
+
 void Prefetcher::begin_pass(std::vector<std::vector<std::size_t>> stages) {
+  for (const std::vector<std::size_t>& stage : stages) {
+    for (const std::size_t unit : stage) check_unit(unit);
+  }
   stages_ = std::move(stages);
   ends_of_ahead_ = ends_of_ahead(stages_, elements_, limits_.units_ahead);
   next_ = 0;
@@ -98,10 +106,12 @@ void Prefetcher::end_pass() {
 }
 
 void Prefetcher::hold(std::size_t unit) {
+  check_unit(unit);
   ++holds_[unit];
 }
 
 void Prefetcher::let_go(std::size_t unit) {
+  check_unit(unit);
   SLUICE_CHECK(holds_[unit] > 0, "unit " + units_[unit]->layout().name + " is not held");
   --holds_[unit];
 }

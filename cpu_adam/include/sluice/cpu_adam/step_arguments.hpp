@@ -39,8 +39,9 @@ struct StepConstants {
 };
 
 // Ordinary stores, or stores that bypass the caches. A streaming store does not fetch the line that
-// it overwrites; a weight larger than the caches is not read again soon. The caller flushes streams
-// before other threads read the weight (hwy::FlushStream). A GPU's kernel ignores it.
+// it overwrites; a weight larger than the caches is not read again soon. step_arguments() asks for
+// ordinary stores; who asks for streams flushes them before other threads read the weight
+// (hwy::FlushStream). A GPU's kernel ignores it.
 enum class WeightStore { cached, streaming };
 enum class WeightType { none, fp32, bf16, fp16 };
 

@@ -9,7 +9,8 @@
 namespace sluice::nvme {
 
 struct IoEngineOptions {
-  std::uint32_t block_bytes = 256U << 10U;  // a multiple of 4096; DeepSpeed's aio.block_size
+  std::uint32_t block_bytes = 256U
+                              << 10U;  // a multiple of 4096 up to 1 GiB; DeepSpeed's aio.block_size
   unsigned depth = 32;  // blocks in flight on each drive, 1 to 4096; DeepSpeed's aio.queue_depth
   // Blocks read in a row while a write waits, 1 to 1024. The best value depends on the drive: some
   // drives read and write at once, others lose time at every change of direction.

@@ -1,7 +1,9 @@
 #pragma once
 // StripedFile: one run of bytes in several files, each on a drive of its own, so that all drives
-// move a transfer at once. Chunks go to the drives in turn; a drive of twice the weight gets twice
-// as many chunks. There is no redundancy: a lost drive loses its chunks.
+// move a transfer at once. For that, each part is opened with the number of its drive (SwapFile) on
+// an engine with as many backends; parts of one number share a queue. Chunks go to the drives in
+// turn; a drive of twice the weight gets twice as many chunks. There is no redundancy: a lost drive
+// loses its chunks.
 //
 // A striped file of one part is that file, at no extra cost.
 

@@ -42,7 +42,8 @@ class TileLease {
 // Thread-safe. Outlives its leases; the destructor checks this.
 class BufferRing {
  public:
-  // `count`: at least 1. `pool`: of host memory. Tiles start at a page. Throws OutOfMemory.
+  // `count`: at least 1. `pool`: of host memory. Tiles start at a page. Throws OutOfMemory,
+  // and InvalidArgument for no tiles or tiles of 0 bytes.
   BufferRing(MemoryPool& pool, std::size_t tile_bytes, std::size_t count,
              const std::string& what_for);
   ~BufferRing();

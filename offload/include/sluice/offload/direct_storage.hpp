@@ -12,7 +12,7 @@
 // cuFile's own configuration (/etc/cufile.json, CUFILE_ENV_PATH_JSON) stays as it is. cuFile logs
 // to ./cufile.log unless CUFILE_LOGFILE_PATH names another file.
 //
-// One probe at a time in a process: cuFile's mode belongs to the library.
+// One probe at a time in a process: cuFile's mode belongs to the library. Callers synchronise.
 
 #include <cstdint>
 #include <memory>

@@ -73,7 +73,7 @@ class MemoryPool {
   // host budget). Bytes that the child holds, in use or cached, are live and held in the parent
   // until the child gives them back to the system. A child that needs room makes the parent give
   // back its cached blocks; a parent never takes a child's cached blocks (trim the child). The
-  // parent outlives the child.
+  // parent outlives the child. Throws InvalidArgument without a source.
   MemoryPool(Tier tier, std::uint64_t limit_bytes, std::unique_ptr<MemorySource> source,
              MemoryPool* parent = nullptr);
   ~MemoryPool();
@@ -86,7 +86,8 @@ class MemoryPool {
   // the system has none. The error's tier() is the tier whose budget is short: this pool's or the
   // parent's. A size of 0 gives an empty buffer.
   Buffer allocate(std::size_t size_bytes, const std::string& what_for);
-  // The raw form, for allocator hooks. `size_bytes` of free_raw is that of allocate_raw.
+  // The raw form, for allocator hooks; a size of 0 gives null. `size_bytes` of free_raw is that of
+  // allocate_raw.
   void* allocate_raw(std::size_t size_bytes, const char* what_for);
   void free_raw(void* block, std::size_t size_bytes) noexcept;
 

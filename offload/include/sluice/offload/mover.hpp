@@ -37,7 +37,7 @@ struct MoverBytes {
 // Thread-safe.
 class Mover {
  public:
-  // `io` and `staging` may be null when no home is in a file; then no ring is allocated. The
+  // `io` and `staging` may both be null when no home is in a file; then no ring is allocated. The
   // arguments outlive the mover. Takes 2 * tiles * tile_bytes of `staging`. Throws OutOfMemory,
   // InvalidArgument.
   Mover(Device& device, nvme::IoEngine* io, MemoryPool* staging, const MoverOptions& options);

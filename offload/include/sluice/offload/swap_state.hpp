@@ -33,7 +33,7 @@ std::uint64_t checksum_of(std::span<const std::byte> bytes);
 // The content of a manifest, read without opening the store.
 struct CommittedState {
   std::int64_t step = 0;
-  std::string metadata;  // the JSON text that was given to commit()
+  std::string metadata;  // the text that was given to commit()
   std::vector<ShardSpec> shards;
   Durability durability = Durability::process;
   std::uint64_t written_bytes = 0;  // SwapStore::written_bytes() at that commit

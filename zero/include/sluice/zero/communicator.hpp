@@ -92,7 +92,7 @@ std::unique_ptr<Communicator> make_single_rank();
 
 // `world_size` ranks that are threads of this process; the thread of rank r uses element r. If a
 // rank's communicator is destroyed while others wait, their calls throw an Error that names the
-// rank.
+// rank. Throws InvalidArgument for fewer than one rank.
 std::vector<std::unique_ptr<Communicator>> make_thread_communicators(int world_size);
 
 }  // namespace sluice::zero

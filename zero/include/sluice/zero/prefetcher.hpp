@@ -3,7 +3,8 @@
 // later units early, and releases units that no later stage soon needs. The order of a step is
 // known beforehand, so the prefetcher predicts nothing.
 //
-// Confined to the computing thread.
+// Units are named by their place in the list that the constructor takes. Confined to the computing
+// thread. Calls throw InvalidArgument for a unit that is not in the list.
 
 #include <cstddef>
 #include <cstdint>
@@ -31,14 +32,15 @@ struct PrefetchLimits {
 class Prefetcher {
  public:
   // The units outlive the prefetcher. `retained[u]`: once gathered, unit u stays gathered until its
-  // last use in the pass.
+  // last use in the pass. Throws InvalidArgument unless `retained` is as long as `units`.
   Prefetcher(std::vector<ShardedUnit*> units, std::vector<bool> retained, PrefetchLimits limits);
 
   // Begins a pass: entry i lists the units that stage i uses together. Only units that are held may
   // be gathered.
   void begin_pass(std::vector<std::vector<std::size_t>> stages);
   // Blocks until the units of the next stage are gathered; starts the gathers of the stages after
-  // it. Adds the time that compute work was idle to `stall`.
+  // it. Adds the time that compute work was idle to `stall`. Throws InvalidArgument behind the last
+  // stage, and the errors of ShardedUnit's gathers.
   void enter_stage(GatherStall& stall);
   // Ends the stage: releases the units that no stage soon needs.
   void leave_stage();
@@ -46,12 +48,14 @@ class Prefetcher {
   void end_pass();
 
   // Keeps a gathered unit on the device, over stages and passes, until it was let go as often as it
-  // was held. The next leave_stage() or end_pass() then releases it.
+  // was held. The next leave_stage() or end_pass() then releases it. let_go() throws
+  // InvalidArgument for a unit that is not held.
   void hold(std::size_t unit);
   void let_go(std::size_t unit);
   void let_all_go();
 
  private:
+  void check_unit(std::size_t unit) const;
   bool used_in(std::size_t unit, std::size_t first_stage, std::size_t end) const;
   void start_ahead();
 

@@ -96,12 +96,14 @@ enum class WeightsHome {
   whole,  // all weights, on the device: an all-gather makes them current after an update only
 };
 
-// Confined to the computing thread.
+// Confined to the computing thread. Every call throws InvalidArgument in a state in which it is not
+// legal.
 class ShardedUnit {
  public:
-  // `weights_home` and `gradients_home` hold this rank's shard of the layout, in the context's data
-  // types. With WeightsHome::whole, `weights_home` is device memory for the whole layout. If
-  // `gradients_home` is empty, lend_gradients_home() gives one later.
+  // The layout and the context outlive the unit. Throws InvalidArgument for a home that is too
+  // small. `weights_home` and `gradients_home` hold this rank's shard of the layout, in the
+  // context's data types. With WeightsHome::whole, `weights_home` is device memory for the whole
+  // layout. If `gradients_home` is empty, lend_gradients_home() gives one later.
   ShardedUnit(const UnitLayout& layout, const UnitContext& context,
               offload::TieredBytes weights_home, offload::TieredBytes gradients_home,
               WeightsHome kept = WeightsHome::shard);

@@ -43,10 +43,11 @@ struct UnitLayout {
   std::vector<Borrowed> borrowed;
 };
 
-// Appends a parameter, aligned; call finish_layout after the last one.
+// Appends a parameter, aligned; call finish_layout after the last one. Throws InvalidArgument for a
+// dimension below 1, and for more elements than 64 bits count.
 void add_param(UnitLayout& layout, std::string name, std::vector<std::int64_t> shape);
 // Pads the flat buffer so that it splits into `world_size` equal shards, each a multiple of
-// kShardAlignment elements.
+// kShardAlignment elements. Throws InvalidArgument for a world size below 1.
 void finish_layout(UnitLayout& layout, int world_size);
 
 // Elements [begin, begin + count) of a unit's flat buffer that `rank` owns.
@@ -54,6 +55,8 @@ struct ShardRange {
   std::uint64_t begin = 0;
   std::uint64_t count = 0;
 };
+// Throws InvalidArgument for a rank outside 0 to world_size - 1, and for a layout that was finished
+// for another number of ranks.
 ShardRange shard_range(const UnitLayout& layout, int rank, int world_size);
 // Elements of each rank's shard. Throws as shard_range().
 std::uint64_t shard_count(const UnitLayout& layout, int world_size);

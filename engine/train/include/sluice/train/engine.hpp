@@ -165,7 +165,8 @@ Tensors call_forward(Module& module, const std::string& unit, const Tensors& x) 
 
 class __attribute__((visibility("default"))) Engine {
  public:
-  // Reads and checks the file; throws ConfigError, an InvalidArgument, with every mistake in it.
+  // Reads and checks the file. Throws ConfigError, an InvalidArgument, with every mistake in it.
+  // Throws InvalidArgument in a process that a launcher started as one of several ranks.
   explicit Engine(const std::string& config_path, const EngineOptions& options = {});
   // For the tests of this project: the type is not installed.
   explicit Engine(const config::TrainConfig& config, const EngineOptions& options = {});
@@ -223,7 +224,7 @@ class __attribute__((visibility("default"))) Engine {
   // that was assigned (`linear->weight = other`) is not noticed: the unit computes with `other`,
   // which nothing trains.
   Tensors forward(const Unit& unit, const Tensors& inputs);
-  // Calls a unit with one input and one output.
+  // Calls a unit with one input and one output. Throws InvalidArgument where it has several.
   torch::Tensor forward(const Unit& unit, const torch::Tensor& input);
 
   // Backward of a scalar loss. Pass the loss unscaled, preferably in fp32: backward divides it by
@@ -252,7 +253,9 @@ class __attribute__((visibility("default"))) Engine {
   // finish(), and std::bad_alloc or LibTorch's error without memory; then no parameter has changed.
   void restore_modules();
 
-  // A copy of a parameter's current weights, by its name ("h.0.fc.weight"); a tied one has several.
+  // A copy of a parameter's current weights, in CPU memory and in the type that computes, by its
+  // name ("h.0.fc.weight"); a tied one has several. Blocks. Throws InvalidArgument for an unknown
+  // name, and the error of the unit's last update.
   torch::Tensor parameter(const std::string& name);
   // Writes the last whole step to DIRECTORY/step-NNNNNNNN, without frozen parameters. Then removes
   // all but the newest `keep` checkpoints of this run's line (docs/durability.md). `sluice export`
