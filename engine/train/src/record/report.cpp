@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "record/links.hpp"
+
 namespace sluice::train {
 
 namespace {
@@ -34,11 +36,9 @@ Json::Value to_value(const plan::TierBytes& bytes) {
 
 Json::Value to_value(const LinkBytes& bytes) {
   Json::Value value(Json::objectValue);
-  value["h2d"] = Json::UInt64(bytes.h2d);
-  value["d2h"] = Json::UInt64(bytes.d2h);
-  value["nvme_read"] = Json::UInt64(bytes.nvme_read);
-  value["nvme_write"] = Json::UInt64(bytes.nvme_written);
-  value["nvme_cached"] = Json::UInt64(bytes.nvme_cached);
+  for (const auto& [name, link] : kByteLinks) {
+    if (link != &LinkBytes::network) value[name] = Json::UInt64(bytes.*link);
+  }
   return value;
 }
 
@@ -101,13 +101,10 @@ void add_speed(const ReportedSpeed& speed, Json::Value& root) {
   root["tokens_per_second"] = finite_or_null(speed.tokens_per_second);
   root["step_seconds"] = finite_or_null(speed.step_seconds);
   const LinkSeconds& limits = speed.limits;
-  root["limits_seconds"]["h2d"] = limits.h2d;
-  root["limits_seconds"]["d2h"] = limits.d2h;
-  root["limits_seconds"]["nvme_read"] = limits.nvme_read;
-  root["limits_seconds"]["nvme_write"] = limits.nvme_written;
-  root["limits_seconds"]["update"] = limits.update;
-  root["limits_seconds"]["compute"] = limits.compute;
-  if (limits.network > 0) root["limits_seconds"]["network"] = limits.network;
+  for (const auto& [name, link] : kTimedLinks) {
+    if (link != &LinkSeconds::network || limits.network > 0)
+      root["limits_seconds"][name] = limits.*link;
+  }
   root["bound_by"] = speed.bound_by;
   root["update"]["bytes"] = Json::UInt64(speed.update_bytes);
   const double of_cores = (1 - speed.update_share_of_gpu) * static_cast<double>(speed.update_bytes);
@@ -122,27 +119,40 @@ void add_speed(const ReportedSpeed& speed, Json::Value& root) {
   root["predicted"] = speed.predicted ? to_value(*speed.predicted) : Json::Value();
 }
 
+// A member of an object's text.
+void add_member(const char* name, const std::string& value, std::string& object) {
+  object += std::string(object == "{" ? "\"" : ",\"") + name + "\":" + value;
+}
+
+std::string bytes_text(const StepRecord& record) {
+  std::string text = "{";
+  for (const auto& [name, link] : kByteLinks) {
+    if (link != &LinkBytes::network || record.ranks > 1)
+      add_member(name, std::to_string(record.bytes.*link), text);
+  }
+  return text + "}";
+}
+
+std::string stalls_text(const StepRecord& record) {
+  std::string text = "{";
+  for (const auto& [name, link] : kTimedLinks) {
+    if (link == &LinkSeconds::compute) continue;
+    if (link != &LinkSeconds::network || record.ranks > 1)
+      add_member(name, rounded(record.stall_seconds.*link), text);
+  }
+  return text + "}";
+}
+
 }  // namespace
 
 std::string to_json_line(const StepRecord& record) {
-  const LinkSeconds& stall = record.stall_seconds;
   std::string line =
       "{\"step\":" + std::to_string(record.step) + ",\"loss\":" + number(record.loss) +
       ",\"lr\":" + number(record.lr) + ",\"grad_norm\":" + number(record.grad_norm) +
       ",\"tokens\":" + std::to_string(record.tokens) + ",\"seconds\":" + rounded(record.seconds) +
       ",\"skipped\":" + (record.skipped ? "true" : "false");
   if (record.loss_scale) line += ",\"loss_scale\":" + number(*record.loss_scale);
-  line += ",\"bytes\":{\"h2d\":" + std::to_string(record.bytes.h2d) +
-          ",\"d2h\":" + std::to_string(record.bytes.d2h) +
-          ",\"nvme_read\":" + std::to_string(record.bytes.nvme_read) +
-          ",\"nvme_write\":" + std::to_string(record.bytes.nvme_written) +
-          ",\"nvme_cached\":" + std::to_string(record.bytes.nvme_cached) +
-          (record.ranks > 1 ? ",\"network\":" + std::to_string(record.bytes.network) : "") + "}";
-  line += ",\"stall_seconds\":{\"h2d\":" + rounded(stall.h2d) + ",\"d2h\":" + rounded(stall.d2h) +
-          ",\"nvme_read\":" + rounded(stall.nvme_read) +
-          ",\"nvme_write\":" + rounded(stall.nvme_written) +
-          ",\"update\":" + rounded(stall.update) +
-          (record.ranks > 1 ? ",\"network\":" + rounded(stall.network) : "") + "}";
+  line += ",\"bytes\":" + bytes_text(record) + ",\"stall_seconds\":" + stalls_text(record);
   line += ",\"commit_seconds\":" + rounded(record.commit_seconds) +
           ",\"compute_seconds\":" + rounded(record.compute_seconds);
   if (record.eval_loss) line += ",\"eval_loss\":" + number(*record.eval_loss);

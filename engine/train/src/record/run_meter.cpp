@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "measure/median.hpp"
+#include "record/links.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/nvme/drive_rates.hpp"
@@ -15,38 +16,6 @@ namespace sluice::train {
 using offload::Tier;
 
 namespace {
-
-LinkBytes minus(const LinkBytes& a, const LinkBytes& b) {
-  return {a.h2d - b.h2d,
-          a.d2h - b.d2h,
-          a.nvme_read - b.nvme_read,
-          a.nvme_written - b.nvme_written,
-          a.nvme_cached - b.nvme_cached,
-          a.network - b.network};
-}
-void add(LinkBytes& to, const LinkBytes& more) {
-  to.h2d += more.h2d;
-  to.d2h += more.d2h;
-  to.nvme_read += more.nvme_read;
-  to.nvme_written += more.nvme_written;
-  to.nvme_cached += more.nvme_cached;
-  to.network += more.network;
-}
-double sum(const LinkSeconds& s) {
-  return s.h2d + s.d2h + s.nvme_read + s.nvme_written + s.update + s.network;
-}
-LinkSeconds minus(const LinkSeconds& a, const LinkSeconds& b) {
-  return {a.h2d - b.h2d,
-          a.d2h - b.d2h,
-          a.nvme_read - b.nvme_read,
-          a.nvme_written - b.nvme_written,
-          a.update - b.update,
-          a.compute - b.compute,
-          a.network - b.network};
-}
-void add(LinkSeconds& to, const LinkSeconds& more) {
-  to = minus(to, minus(LinkSeconds{}, more));
-}
 
 // Calls over the ranks so far; none with one rank.
 void count_network(const RunResources& resources, LinkBytes& bytes, LinkSeconds& busy) {
@@ -156,7 +125,7 @@ void RunMeter::end_updates(StepRecord& record) {
   updated_ = now;
   LinkSeconds busy = minus(all.busy, busy_);
   record.compute_seconds =
-      std::max(0.0, record.seconds - sum(record.stall_seconds) - record.commit_seconds);
+      std::max(0.0, record.seconds - sum_of_stalls(record.stall_seconds) - record.commit_seconds);
   busy.compute = record.compute_seconds;
   busy_ = all.busy;
   watch_drive(record, of_checkpoints, busy);
@@ -175,15 +144,7 @@ RankNumbers RunMeter::numbers() const {
     own.names.push_back(name);
     own.by_rank.front().push_back(value);
   };
-  const std::pair<const char*, double LinkSeconds::*> links[] = {
-      {"compute", &LinkSeconds::compute},
-      {"h2d", &LinkSeconds::h2d},
-      {"d2h", &LinkSeconds::d2h},
-      {"nvme_read", &LinkSeconds::nvme_read},
-      {"nvme_write", &LinkSeconds::nvme_written},
-      {"update", &LinkSeconds::update},
-      {"network", &LinkSeconds::network}};
-  for (const auto& [name, link] : links) {
+  for (const auto& [name, link] : kTimedLinks) {
     const std::string of = name;
     add_number("busy_seconds." + of, step_busy_.empty() ? 0 : median_of(step_busy_, link));
     if (link != &LinkSeconds::compute)
@@ -272,22 +233,10 @@ void RunMeter::fill(RunReport& report) const {
   if (step_busy_.empty()) return;
 
   LinkSeconds& limits = report.speed.limits;
-  for (const auto link :
-       {&LinkSeconds::h2d, &LinkSeconds::d2h, &LinkSeconds::nvme_read, &LinkSeconds::nvme_written,
-        &LinkSeconds::update, &LinkSeconds::compute, &LinkSeconds::network}) {
-    limits.*link = median_of(step_busy_, link);
-  }
-  const std::pair<const char*, double> links[] = {{"compute", limits.compute},
-                                                  {"h2d", limits.h2d},
-                                                  {"d2h", limits.d2h},
-                                                  {"nvme_read", limits.nvme_read},
-                                                  {"nvme_write", limits.nvme_written},
-                                                  {"update", limits.update},
-                                                  {"network", limits.network}};
-  report.speed.bound_by =
-      std::max_element(std::begin(links), std::end(links), [](const auto& a, const auto& b) {
-        return a.second < b.second;
-      })->first;
+  for (const auto& [name, link] : kTimedLinks) limits.*link = median_of(step_busy_, link);
+  report.speed.bound_by = std::ranges::max_element(kTimedLinks, {}, [&](const auto& each) {
+                            return limits.*each.second;
+                          })->first;
 }
 
 void warn_of_slow_drive(const RunReport& report) {
