@@ -30,17 +30,6 @@ const char* format_name_of(DType dtype) {
   return "?";
 }
 
-void write_exactly(int fd, const std::string& path, std::span<const std::byte> bytes,
-                   std::uint64_t offset_bytes) {
-  std::size_t done = 0;
-  while (done < bytes.size()) {
-    done += static_cast<std::size_t>(
-        SLUICE_SYSCALL(::pwrite(fd, bytes.data() + done, bytes.size() - done,
-                                static_cast<off_t>(offset_bytes + done)),
-                       path));
-  }
-}
-
 // The JSON header, padded with spaces so that the data start at a multiple of 8, as the format's
 // own writer does. `begins_bytes` count from the beginning of the data.
 std::string make_header(const std::vector<TensorSpec>& tensors,
@@ -116,8 +105,8 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Tensor
                   errno == ENOENT ? "its folder does not exist; create it first" : "");
   try {
     allocate_file(fd_.get(), path_, kHeaderLengthBytes + header_bytes + data_bytes);
-    write_exactly(fd_.get(), path_, std::as_bytes(std::span(&header_bytes, 1)), 0);
-    write_exactly(fd_.get(), path_, std::as_bytes(std::span(header)), kHeaderLengthBytes);
+    write_all_at(fd_.get(), std::as_bytes(std::span(&header_bytes, 1)), 0, path_);
+    write_all_at(fd_.get(), std::as_bytes(std::span(header)), kHeaderLengthBytes, path_);
   } catch (...) {
     // The destructor does not run after a throw in the constructor.
     ::unlink(temporary_path_.c_str());
@@ -145,7 +134,7 @@ void SafetensorsWriter::write_fp32(std::size_t index, std::uint64_t offset_count
   synced_ = false;
   const std::uint64_t begin_bytes = offsets_bytes_[index] + offset_count * size_of(dtype_);
   if (dtype_ == DType::fp32) {
-    write_exactly(fd_.get(), path_, std::as_bytes(values), begin_bytes);
+    write_all_at(fd_.get(), std::as_bytes(values), begin_bytes, path_);
   } else {
     std::vector<std::uint16_t> bits(std::min(values.size(), kConvertCount));
     for (std::size_t done = 0; done < values.size(); done += bits.size()) {
@@ -154,8 +143,8 @@ void SafetensorsWriter::write_fp32(std::size_t index, std::uint64_t offset_count
         const float value = values[done + i];
         bits[i] = dtype_ == DType::bf16 ? to_bf16(value).bits : to_fp16(value).bits;
       }
-      write_exactly(fd_.get(), path_, std::as_bytes(std::span(bits.data(), part)),
-                    begin_bytes + done * sizeof(std::uint16_t));
+      write_all_at(fd_.get(), std::as_bytes(std::span(bits.data(), part)),
+                   begin_bytes + done * sizeof(std::uint16_t), path_);
     }
   }
   note_written(index, offset_count, offset_count + values.size());

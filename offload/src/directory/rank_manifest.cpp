@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/written.hpp"
 #include "sluice/offload/swap_state.hpp"
 #include "swap/manifest.hpp"
 #include "swap/store_files.hpp"
@@ -77,8 +78,10 @@ void replace_rank_manifest(const std::string& directory, const RankManifest& man
   text = with_trailer(std::move(text) + "]}\n");
   const bool durable = durability == Durability::power;
   replace_file(rank_manifest_path(directory), text,
-               durable ? ManifestSync::fsync : ManifestSync::none,
-               "make space and resume: the step that all ranks committed before is whole");
+               {.mode = kStoreFileMode,
+                .sync = durable ? FileSync::fsync : FileSync::none,
+                .advice_if_full =
+                    "make space and resume: the step that all ranks committed before is whole"});
   if (durable) sync_directory(directory);
 }
 

@@ -16,6 +16,7 @@
 
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/written.hpp"
 #include "sluice/offload/directory_lock.hpp"
 #include "sluice/offload/swap_state.hpp"
 #include "swap/store_files.hpp"

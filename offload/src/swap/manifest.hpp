@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sluice/base/written.hpp"
 #include "sluice/offload/swap_state.hpp"
 
 namespace sluice::offload {
@@ -87,16 +88,10 @@ Manifest require_manifest(const std::string& directory, std::optional<std::uint6
 std::vector<ShardSpec> specs_of(const Manifest& manifest);
 StoreLayout layout_of(const Manifest& manifest);
 
-enum class ManifestSync { none, fsync };
-// Writes PATH.tmp and renames it over `path`. Throws IoError; then `path` is as it was and the
-// draft is gone.
-// On a full disk the error ends with `advice_if_full`.
-void replace_file(const std::string& path, std::string_view text, ManifestSync sync,
-                  const std::string& advice_if_full = "make space");
 // Writes a draft and renames it over the manifest. Throws IoError; then the old manifest is as it
 // was and the draft is gone. The rename survives loss of power only after sync_directory().
 // `durability`: that of the store, for the advice on a full disk.
-void replace_manifest(const std::string& directory, std::string_view text, ManifestSync sync,
+void replace_manifest(const std::string& directory, std::string_view text, FileSync sync,
                       Durability durability);
 
 }  // namespace sluice::offload

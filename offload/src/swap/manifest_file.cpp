@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <utility>
 
 #include "sluice/base/bytes.hpp"
@@ -19,20 +18,6 @@ namespace sluice::offload {
 namespace {
 
 constexpr std::uint64_t kMostManifestBytes = kGiB;  // checksums of 64 TiB
-
-void write_all(int fd, std::string_view text, const std::string& path,
-               const std::string& advice_if_full) {
-  std::size_t done_bytes = 0;
-  while (done_bytes < text.size()) {
-    const ssize_t written = ::write(fd, text.data() + done_bytes, text.size() - done_bytes);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) {
-      throw IoError(errno, "write", path, done_bytes, text.size() - done_bytes,
-                    errno == ENOSPC ? advice_if_full : "");
-    }
-    done_bytes += static_cast<std::size_t>(written);
-  }
-}
 
 }  // namespace
 
@@ -93,27 +78,14 @@ Manifest require_manifest(const std::string& directory, std::optional<std::uint6
   return *std::move(manifest);
 }
 
-void replace_manifest(const std::string& directory, std::string_view text, ManifestSync sync,
+void replace_manifest(const std::string& directory, std::string_view text, FileSync sync,
                       Durability durability) {
-  replace_file(manifest_path(directory), text, sync,
-               durability == Durability::none ? "make space; nothing was committed here before"
-                                              : "make space; what was committed before is whole");
-}
-
-void replace_file(const std::string& path, std::string_view text, ManifestSync sync,
-                  const std::string& advice_if_full) {
-  const std::string draft = path + ".tmp";
-  try {
-    const UniqueFd fd(SLUICE_SYSCALL(
-        ::open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), draft));
-    write_all(fd.get(), text, draft, advice_if_full);
-    if (sync == ManifestSync::fsync) SLUICE_SYSCALL(::fsync(fd.get()), draft);
-    check_written(fd.get(), draft, advice_if_full);
-    SLUICE_SYSCALL(::rename(draft.c_str(), path.c_str()), path);
-  } catch (...) {
-    remove_file_quietly(draft);
-    throw;
-  }
+  replace_file(manifest_path(directory), text,
+               {.mode = kStoreFileMode,
+                .sync = sync,
+                .advice_if_full = durability == Durability::none
+                                      ? "make space; nothing was committed here before"
+                                      : "make space; what was committed before is whole"});
 }
 
 }  // namespace sluice::offload

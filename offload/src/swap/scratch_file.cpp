@@ -4,6 +4,7 @@
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/written.hpp"
 #include "sluice/offload/scratch_file.hpp"
 #include "swap/store_drives.hpp"
 #include "swap/store_files.hpp"

@@ -9,6 +9,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/fd.hpp"
+#include "sluice/base/written.hpp"
 
 namespace sluice::offload {
 namespace {

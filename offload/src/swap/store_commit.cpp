@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/written.hpp"
 #include "swap/store_files.hpp"
 #include "swap/swap_store_impl.hpp"
 
@@ -74,11 +75,11 @@ void SwapStore::Impl::put_manifest(const std::string& text) {
   drives_.mark_committed();
   MutexLock lock(mutex_);
   if (durability_ != Durability::power) {
-    replace_manifest(directory_, text, ManifestSync::none, durability_);
+    replace_manifest(directory_, text, FileSync::none, durability_);
   } else {
     // Both: an earlier commit without this durability may have left either of them unsynced.
     drives_.sync_data();
-    replace_manifest(directory_, text, ManifestSync::fsync, durability_);
+    replace_manifest(directory_, text, FileSync::fsync, durability_);
     on_disk_ = OnDisk::in_doubt;
     sync_directory(directory_);
   }
@@ -143,8 +144,10 @@ std::uint64_t SwapStore::Impl::prepare_commit(std::int64_t step, const std::stri
   MutexLock lock(mutex_);
   const bool durable = durability_ == Durability::power;
   if (durable) drives_.sync_data();
-  replace_file(prepared_path(directory_), text, durable ? ManifestSync::fsync : ManifestSync::none,
-               "make space; what was committed before is whole");
+  replace_file(prepared_path(directory_), text,
+               {.mode = kStoreFileMode,
+                .sync = durable ? FileSync::fsync : FileSync::none,
+                .advice_if_full = "make space; what was committed before is whole"});
   prepared.before = std::exchange(on_disk_, OnDisk::prepared);
   prepared_ = std::move(prepared);
   try {

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <string_view>
@@ -221,17 +220,6 @@ void remove_leftovers(const std::string& directory, const std::vector<StoreFile>
                           (files.size() == 1 ? " file (" : " files (") +
                           format_bytes(disk_bytes_of(files)) +
                           ") that an earlier run left without having committed them");
-}
-
-void remove_file_quietly(const std::string& path) noexcept {
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
-    const int error_number = errno;
-    try {
-      log(LogLevel::warn, path + ": could not be removed: " + std::strerror(error_number));
-    } catch (const std::exception&) {
-      // No memory for the message; the file stays, and the next run reclaims it.
-    }
-  }
 }
 
 void sync_directory(const std::string& directory) {

@@ -2,6 +2,8 @@
 // The files of a swap directory: their names, what they take on disk, and the few calls on them
 // that are neither data nor manifest. Thread-safe: free functions without state.
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -11,6 +13,7 @@
 namespace sluice::offload {
 
 inline constexpr int kSlotCount = 2;
+inline constexpr mode_t kStoreFileMode = 0600;  // of manifests and labels
 // The most bytes of a lock file: a process id of fixed width. So one write replaces the whole text,
 // and a reader never sees a mixture of two.
 inline constexpr std::size_t kLockBytes = 12;
@@ -72,8 +75,6 @@ void remove_empty_folder(const std::string& path);
 bool holds_nothing_but_a_lock(const std::string& directory);
 // Removes what an earlier run left, with one line in the log. Throws IoError.
 void remove_leftovers(const std::string& directory, const std::vector<StoreFile>& files);
-// For clean-up on the way out of a failure: logs, never throws.
-void remove_file_quietly(const std::string& path) noexcept;
 // fsync of the directory: creations, renames and removals in it survive loss of power. Blocks.
 void sync_directory(const std::string& directory);
 // fsync of the file: its bytes survive loss of power. Blocks.

@@ -13,6 +13,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/written.hpp"
 #include "swap/manifest.hpp"
 #include "swap/store_files.hpp"
 
@@ -330,7 +331,8 @@ void write_labels(const Stripe& stripe, LabelState state) {
   for (std::size_t i = 0; i < stripe.directories.size(); ++i) {
     root["part"] = Json::UInt{static_cast<unsigned>(i)};
     replace_file(label_path(stripe.directories[i]),
-                 Json::writeString(Json::StreamWriterBuilder(), root) + "\n", ManifestSync::fsync);
+                 Json::writeString(Json::StreamWriterBuilder(), root) + "\n",
+                 {.mode = kStoreFileMode, .sync = FileSync::fsync, .advice_if_full = "make space"});
     sync_directory(stripe.directories[i]);
   }
 }

@@ -1,9 +1,12 @@
 // Bad input ends with the exit code of docs/cli.md and one clear message; nothing that was there
 // before is lost.
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <tuple>
 
@@ -48,6 +51,22 @@ TEST(BadInput, ASwapDirectoryThatIsAbsentOrAFileIsNamed) {
   write_file(folder.swap(), "x");
   expect_refused(folder.train("report", 1), 4, {folder.swap(), "nvme_path"});
   EXPECT_EQ(file_text(folder.swap()), "x");
+}
+
+TEST(BadInput, AReportThatFindsNoRoomLeavesNoDraft) {
+  TrainFolder folder;
+  TrainSetup setup;
+  setup.optimizer_device = setup.param_device = "cpu";
+  folder.set(setup);
+  const auto limit_files = [] {
+    in_child_check(::dup2(::open("/dev/null", O_WRONLY), STDOUT_FILENO) == STDOUT_FILENO);
+    const rlimit limit{1024, RLIM_INFINITY};  // enough for the line of a step
+    in_child_check(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  };
+  expect_refused(run_sluice(folder.arguments("report", 1), {}, limit_files), 4,
+                 {folder.path("report/report.json.tmp"), "File too large"});
+  EXPECT_TRUE(std::filesystem::exists(folder.path("report/steps.jsonl")));
+  EXPECT_FALSE(std::filesystem::exists(folder.path("report/report.json.tmp")));
 }
 
 // A directory that may be there and cannot be reached is not called missing.

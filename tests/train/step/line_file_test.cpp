@@ -3,6 +3,7 @@
 
 #include "record/line_file.hpp"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
@@ -158,6 +159,24 @@ TEST_F(ResumedLines, ThatCannotBeSyncedAreAnErrorAtTheEnd) {
     return "nothing";
   });
   EXPECT_THAT(said, AllOf(HasSubstr(steps_), HasSubstr("Input/output error")));
+}
+
+TEST_F(ResumedLines, AFileSystemThatWritesNothingIsSaidAndNotTriedForEver) {
+  const std::string said = test::run_in_child([&]() -> std::string {
+    constexpr unsigned kMostSeconds = 20;
+    ::alarm(kMostSeconds);
+    const test::CapturedLog log;
+    const UniqueFd last(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    StepLines lines(dir_.path(), {}, 0, 1);
+    test::deny(__NR_write, 0, static_cast<unsigned>(last.get()));
+    StepRecord record;
+    record.step = 1;
+    lines.append(record);
+    if (!log.contains("wrote 0 bytes")) return "not said";
+    lines.finish();
+    return "nothing";
+  });
+  EXPECT_THAT(said, AllOf(HasSubstr(steps_), HasSubstr("wrote 0 bytes")));
 }
 
 }  // namespace

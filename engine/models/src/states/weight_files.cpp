@@ -1,6 +1,5 @@
 #include "states/weight_files.hpp"
 
-#include <fcntl.h>
 #include <json/json.h>
 #include <unistd.h>
 
@@ -13,7 +12,6 @@
 #include "safetensors_format.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
-#include "sluice/base/fd.hpp"
 #include "sluice/base/written.hpp"
 #include "sluice/offload/swap_directory.hpp"
 
@@ -34,25 +32,6 @@ std::string shard_path(const std::string& out_path, std::size_t file, std::size_
   std::snprintf(number, sizeof number, "-%05zu-of-%05zu", file + 1, files);
   return (path.parent_path() / (path.stem().string() + number + path.extension().string()))
       .string();
-}
-
-void write_text(const std::string& path, const std::string& text) {
-  const std::string draft = path + ".partial-" + std::to_string(::getpid());
-  const UniqueFd fd(
-      SLUICE_SYSCALL(::open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666), draft));
-  try {
-    std::size_t done = 0;
-    while (done < text.size()) {
-      done += static_cast<std::size_t>(
-          SLUICE_SYSCALL(::write(fd.get(), text.data() + done, text.size() - done), draft));
-    }
-    SLUICE_SYSCALL(::fdatasync(fd.get()), draft);
-    check_written(fd.get(), draft);
-    SLUICE_SYSCALL(::rename(draft.c_str(), path.c_str()), path);
-  } catch (...) {
-    ::unlink(draft.c_str());
-    throw;
-  }
 }
 
 // An empty file counts, and one of another program.
@@ -141,7 +120,9 @@ void WeightFiles::finish() {
   if (writers_.size() > 1) remove_if_there(index_path());
   for (const auto& writer : writers_) writer->finish();
   if (writers_.size() == 1) return;
-  write_text(index_path(), index_text());
+  replace_file(
+      index_path(), index_text(),
+      {.draft = index_path() + ".partial-" + std::to_string(::getpid()), .sync = FileSync::fsync});
   remove_if_there(out_path_);
 }
 

@@ -13,6 +13,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/fd.hpp"
+#include "sluice/base/written.hpp"
 #include "sluice/cpu_adam/optimizer.hpp"
 #include "sluice/plan/plan.hpp"
 #include "sluice/plan/plan_text.hpp"
@@ -216,25 +217,10 @@ void save_rates(const std::string& path, const std::string& key, const SavedRate
   const fs::path parent = fs::path(replaced).parent_path();
   if (!parent.empty()) fs::create_directories(parent, error);
   if (error) throw IoError(error.value(), "create directory", parent.string());
-  const std::string temporary = temporary_name(replaced);
-  {
-    errno = 0;
-    std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
-    Json::StreamWriterBuilder writer;
-    writer["indentation"] = " ";
-    file << Json::writeString(writer, root) << "\n";
-    file.close();  // with what some drives tell only then
-    if (!file) {
-      const int error_number = errno != 0 ? errno : EIO;
-      fs::remove(temporary, error);
-      throw IoError(error_number, "write", path);
-    }
-  }
-  fs::rename(temporary, replaced, error);
-  if (!error) return;
-  const IoError failure(error.value(), "rename", path);
-  fs::remove(temporary, error);
-  throw failure;
+  Json::StreamWriterBuilder writer;
+  writer["indentation"] = " ";
+  replace_file(replaced, Json::writeString(writer, root) + "\n",
+               {.draft = temporary_name(replaced)});
 }
 
 FindRates rates_in(std::string path) {

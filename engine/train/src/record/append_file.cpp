@@ -13,15 +13,6 @@
 
 namespace sluice::train {
 
-void write_all(int fd, const std::string& text, const std::string& path) {
-  // A file system that takes less than one write() gets the rest.
-  std::size_t done = 0;
-  while (done < text.size()) {
-    done += static_cast<std::size_t>(
-        SLUICE_SYSCALL(::write(fd, text.data() + done, text.size() - done), path));
-  }
-}
-
 AppendFile::AppendFile(UniqueFd fd, std::string path, std::uint64_t whole_bytes, Open open,
                        std::string header)
     : path_(std::move(path)),

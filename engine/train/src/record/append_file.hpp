@@ -44,7 +44,4 @@ class AppendFile {
   bool is_torn_ = false;  // a write has failed: the file may have a part of a text
 };
 
-// Writes all of the text; one write() in practice. Throws IoError.
-void write_all(int fd, const std::string& text, const std::string& path);
-
 }  // namespace sluice::train

@@ -17,6 +17,7 @@
 #include "saved/synced_path.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/written.hpp"
 
 namespace sluice::train {
 

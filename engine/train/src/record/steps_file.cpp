@@ -1,15 +1,9 @@
 #include "record/steps_file.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <charconv>
 #include <string_view>
 #include <system_error>
-
-#include "sluice/base/error.hpp"
-#include "sluice/base/written.hpp"
 
 namespace sluice::train {
 
@@ -49,17 +43,6 @@ void StepsFile::sync() {
 
 void StepsFile::finish() {
   if (file_) file_->finish();
-}
-
-void write_file(const std::string& path, const std::string& text) {
-  const std::string temporary = path + ".tmp";
-  {
-    const UniqueFd fd(SLUICE_SYSCALL(
-        ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644), temporary));
-    write_all(fd.get(), text, temporary);
-    check_written(fd.get(), temporary);
-  }
-  SLUICE_SYSCALL(::rename(temporary.c_str(), path.c_str()), path);
 }
 
 }  // namespace sluice::train

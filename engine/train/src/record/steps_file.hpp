@@ -30,7 +30,4 @@ class StepsFile {
   std::optional<LineFile> file_;
 };
 
-// Replaces `path` by `text` atomically (temporary file, rename). Throws IoError.
-void write_file(const std::string& path, const std::string& text);
-
 }  // namespace sluice::train

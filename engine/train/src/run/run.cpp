@@ -30,6 +30,7 @@
 #include "sluice/base/log.hpp"
 #include "sluice/base/rank_failure.hpp"
 #include "sluice/base/threads.hpp"
+#include "sluice/base/written.hpp"
 #include "sluice/config/lr_schedule.hpp"
 #include "sluice/models/parallel_check.hpp"
 #include "step/step_runner.hpp"
@@ -337,7 +338,7 @@ class Run {
     warn_of_slow_drive(report);
     lines_->finish();
     if (!request_.report_dir.empty())
-      write_file(request_.report_dir + "/report.json", to_json(report) + "\n");
+      replace_file(request_.report_dir + "/report.json", to_json(report) + "\n", {.mode = 0644});
     return report;
   }
 

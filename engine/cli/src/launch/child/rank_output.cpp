@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/written.hpp"
 
 namespace sluice::cli {
 
@@ -15,13 +16,6 @@ namespace {
 
 constexpr std::size_t kMostLineBytes = 64U << 10U;
 constexpr std::size_t kLastLines = 20;
-
-void write_all(int fd, std::string_view bytes, const std::string& path) {
-  while (!bytes.empty()) {
-    const ssize_t written = SLUICE_SYSCALL(::write(fd, bytes.data(), bytes.size()), path);
-    bytes.remove_prefix(static_cast<std::size_t>(written));
-  }
-}
 
 // Does not block: nobody may ever read a FIFO, and its writer would wait.
 UniqueFd open_log(const std::string& path) {

@@ -1,0 +1,138 @@
+// Writes that are whole or an error, on a file system that takes nothing, that is full or whose
+// answer comes late.
+
+#include "sluice/base/written.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "file_text.hpp"
+#include "in_child.hpp"
+#include "sluice/base/error.hpp"
+#include "sluice/base/fd.hpp"
+#include "temp_dir.hpp"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+
+UniqueFd open_new(const std::string& path) {
+  return UniqueFd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+}
+
+// The errno and the message of the IoError that `write` throws in a child process, where a call on
+// a file that is opened from now on returns `error_number`; with 0 it succeeds without an effect. A
+// write that never ends kills the child.
+std::string error_of(long system_call, int error_number, const std::function<void()>& write) {
+  return test::run_in_child([&]() -> std::string {
+    constexpr unsigned kMostSeconds = 20;
+    ::alarm(kMostSeconds);
+    const UniqueFd last(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    test::deny(system_call, error_number, static_cast<unsigned>(last.get()));
+    try {
+      write();
+    } catch (const IoError& error) {
+      return "errno " + std::to_string(error.code().value()) + ", " + error.what();
+    }
+    return "no error";
+  });
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(WriteAll, WritesFromThePositionOn) {
+  const test::TempDir directory;
+  const std::string path = directory.file("text");
+  const UniqueFd fd = open_new(path);
+  write_all(fd.get(), "abc", path);
+  write_all(fd.get(), "", path);
+  write_all(fd.get(), "def", path);
+  EXPECT_EQ(test::file_text(path), "abcdef");
+  write_all_at(fd.get(), bytes_of("XY"), 2, path);
+  EXPECT_EQ(test::file_text(path), "abXYef");
+}
+
+// A write() that meets the limit of a file's length takes the bytes up to it.
+TEST(WriteAll, WritesTheRestAfterAPart) {
+  const test::TempDir directory;
+  const std::string said = error_of(__NR_fsync, 0, [&] {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{5, RLIM_INFINITY};
+    test::in_child_check(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    write_all(open_new(directory.file("a")).get(), "12345678", "a/log");
+  });
+  EXPECT_TRUE(has(said, "errno " + std::to_string(EFBIG))) << said;
+  EXPECT_EQ(test::file_text(directory.file("a")), "12345") << "the first write() took these";
+}
+
+TEST(WriteAll, AFileSystemThatWritesNothingIsAnErrorAndNoEndlessLoop) {
+  const test::TempDir directory;
+  const std::string path = directory.file("text");
+  for (const std::string& said :
+       {error_of(__NR_write, 0, [&] { write_all(open_new(path).get(), "text", path); }),
+        error_of(__NR_pwrite64, 0,
+                 [&] { write_all_at(open_new(path).get(), bytes_of("text"), 0, path); }),
+        error_of(__NR_pwrite64, 0, [&] { replace_file(path, "text"); })}) {
+    EXPECT_TRUE(has(said, "errno " + std::to_string(EIO) + ", " + path)) << said;
+    EXPECT_TRUE(has(said, "the file system wrote 0 bytes")) << said;
+  }
+}
+
+TEST(ReplaceFile, ReplacesTheWholeTextAndALinkButNotItsTarget) {
+  const test::TempDir directory;
+  const std::string path = directory.file("text");
+  const std::string target = directory.file("target");
+  test::write_file(target, "kept");
+  fs::create_symlink("target", path);
+  replace_file(path, "a longer text", {.mode = 0600});
+  EXPECT_FALSE(fs::is_symlink(path));
+  EXPECT_EQ(test::file_text(path), "a longer text");
+  EXPECT_EQ(test::file_text(target), "kept");
+  EXPECT_EQ(fs::status(path).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  replace_file(path, "", {.draft = directory.file("draft"), .sync = FileSync::fsync});
+  EXPECT_EQ(test::file_text(path), "");
+  EXPECT_FALSE(fs::exists(directory.file("draft")));
+}
+
+TEST(ReplaceFile, AfterAnErrorTheFileIsAsItWasAndTheDraftIsGone) {
+  const test::TempDir directory;
+  const std::string path = directory.file("text");
+  test::write_file(path, "before");
+  for (const long call : {__NR_pwrite64, __NR_fsync, __NR_close}) {
+    for (const int error_number : {EIO, ENOSPC}) {
+      SCOPED_TRACE(std::to_string(call) + ", " + std::to_string(error_number));
+      const std::string said = error_of(call, error_number, [&] {
+        replace_file(path, "after", {.sync = FileSync::fsync, .advice_if_full = "make space"});
+      });
+      EXPECT_TRUE(has(said, "errno " + std::to_string(error_number) + ", " + path + ".tmp: "))
+          << said;
+      EXPECT_EQ(has(said, "make space"), error_number == ENOSPC && call != __NR_fsync) << said;
+      EXPECT_EQ(test::file_text(path), "before");
+      EXPECT_FALSE(fs::exists(path + ".tmp"));
+    }
+  }
+  fs::create_directory(directory.file("folder"));
+  EXPECT_THROW(replace_file(directory.file("folder"), "after"), IoError);
+  EXPECT_FALSE(fs::exists(directory.file("folder.tmp")));
+}
+
+}  // namespace
+}  // namespace sluice
