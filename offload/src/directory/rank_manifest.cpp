@@ -5,11 +5,12 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <memory>
+#include <optional>
 #include <string_view>
 #include <system_error>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/json/json_reader.hpp"
 #include "sluice/base/written.hpp"
 #include "sluice/offload/swap_state.hpp"
 #include "swap/manifest.hpp"
@@ -36,12 +37,11 @@ int take_number(std::string_view& text) {
 
 RankManifest parse(std::string_view text, const std::string& path) {
   const std::string_view body = checked_body(text, path);
-  const std::unique_ptr<Json::CharReader> reader(Json::CharReaderBuilder().newCharReader());
-  Json::Value root;
   std::string why;
+  const std::optional<Json::Value> parsed = JsonReader(lenient_json()).read(body, &why);
+  if (!parsed) throw StorageError(path, "is not JSON (" + why + ")");
+  const Json::Value& root = *parsed;
   try {
-    if (!reader->parse(body.data(), body.data() + body.size(), &root, &why))
-      throw StorageError(path, "is not JSON (" + why + ")");
     if (!root.isObject() || root["format"].asString() != kFormat)
       throw StorageError(path, "is not the manifest of several ranks");
     if (root["version"].asInt() != kVersion) {

@@ -10,12 +10,13 @@
 #include <array>
 #include <charconv>
 #include <cstdio>
-#include <memory>
+#include <optional>
 #include <unordered_set>
 #include <utility>
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/json/json_reader.hpp"
 #include "swap/store_files.hpp"
 
 namespace sluice::offload {
@@ -137,22 +138,6 @@ Manifest from_json(const Json::Value& root) {
   return manifest;
 }
 
-Json::Value parse_json(std::string_view body, const std::string& path) {
-  Json::CharReaderBuilder builder;
-  Json::CharReaderBuilder::strictMode(&builder.settings_);
-  const std::unique_ptr<Json::CharReader> reader(builder.newCharReader());
-  Json::Value root;
-  std::string why;
-  bool parsed = false;
-  try {
-    parsed = reader->parse(body.data(), body.data() + body.size(), &root, &why);
-  } catch (const Json::Exception& error) {  // nested too deeply
-    why = error.what();
-  }
-  if (!parsed) throw_unusable(path, "is not JSON (" + why + ")");
-  return root;
-}
-
 }  // namespace
 
 std::uint64_t checksum_of(std::span<const std::byte> bytes) {
@@ -262,7 +247,10 @@ std::string to_text(const Manifest& manifest) {
 }
 
 Manifest parse_manifest(std::string_view text, const std::string& path) {
-  const Json::Value root = parse_json(checked_body(text, path), path);
+  std::string why;
+  const std::optional<Json::Value> parsed = parse_json(checked_body(text, path), &why);
+  if (!parsed) throw_unusable(path, "is not JSON (" + why + ")");
+  const Json::Value& root = *parsed;
   try {
     if (member(root, "format").asString() != kFormat) {
       throw_unusable(path, "is not the manifest of a swap store: its format is \"" +

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <memory>
 #include <optional>
 #include <utility>
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/json/json_reader.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/base/written.hpp"
 #include "swap/manifest.hpp"
@@ -84,14 +84,10 @@ std::optional<Label> load_label(const std::string& directory) {
   const std::string path = label_path(directory);
   if (!file_exists(path)) return std::nullopt;
   const std::string body = read_label(path);
-  Json::CharReaderBuilder builder;
-  Json::CharReaderBuilder::strictMode(&builder.settings_);
-  const std::unique_ptr<Json::CharReader> reader(builder.newCharReader());
-  Json::Value root;
-  std::string why;
+  const std::optional<Json::Value> root = parse_json(body);
   try {
-    require(reader->parse(body.data(), body.data() + body.size(), &root, &why), "it is not JSON");
-    return label_from(root);
+    require(root.has_value(), "it is not JSON");
+    return label_from(*root);
   } catch (const Json::Exception&) {
     throw_unusable(path, "cannot be used (a value of an unexpected type)");
   } catch (const InvalidArgument& error) {

@@ -195,6 +195,8 @@ TEST_F(ConvertProgram, ConvertRefusesWhatItCannotKeep) {
   EXPECT_THAT(message(R"({"learning_rate": 1e-4, "bf16": "yes"})"),
               HasSubstr("bf16: expected true or false"));
   EXPECT_THAT(message(std::string(2'000'000, ' ')), HasSubstr("longer than 1 MiB"));
+  EXPECT_THAT(message(R"({"learning_rate": )" + std::string(5000, '[')),
+              HasSubstr("in: not a JSON object: it is nested too deeply"));
   EXPECT_THAT(message(R"({"learning_rate": 1e-4, "max_steps": 9, "warmup_ratio": 1e300})"),
               HasSubstr("warmup_ratio: expected a number from 0 to 1"));
   EXPECT_THAT(message("compute_environment: X\ngpu_ids:\n- 0\n"), HasSubstr("in:3: expected"));

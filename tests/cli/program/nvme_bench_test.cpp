@@ -215,6 +215,20 @@ TEST_F(NvmeBench, ASignalToAllProcessesIsNoFailureOfFio) {
   }
 }
 
+TEST_F(NvmeBench, AnObjectOfFioThatIsNestedWithoutEndIsShown) {
+  const std::string fio = dir_.file("fio");
+  write_file(fio, "#!/bin/sh\n[ \"$1\" = --version ] && exit\necho '{\"jobs\":" +
+                      std::string(5000, '[') + "'\n");
+  std::filesystem::permissions(fio, std::filesystem::perms::owner_all);
+  std::filesystem::create_directory(dir_.file("drive"));
+  const ProgramResult result =
+      run_program({sluice_program(), "nvme", "bench", dir_.file("drive"), "--size", "8MiB", "--fio",
+                   "--slice", "0.1", "--seconds", "1"},
+                  {{"PATH", dir_.path() + ":/usr/bin:/bin"}});
+  EXPECT_EQ(result.exit_code, 1) << result.out;
+  EXPECT_THAT(result.err, HasSubstr("fio failed: {\"jobs\":["));
+}
+
 // A fio that outlived the bench would go on to use the drive.
 TEST_F(NvmeBench, FioDiesWithTheBenchThatIsKilled) {
   const std::string fio = dir_.file("fio");

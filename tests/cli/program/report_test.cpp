@@ -154,6 +154,19 @@ TEST_F(Report, TakesATraceThatAKilledRunLeft) {
   EXPECT_EQ(parse_json(last_line(result.out))["traced_step"].asInt(), 1);
 }
 
+TEST_F(Report, PassesOverALineOfATraceThatIsNestedWithoutEnd) {
+  write_steps(step_line(1) + step_line(2));
+  const std::string path = run() + "/trace.json";
+  write_trace(path, 2);
+  std::string text = file_text(path);
+  text.insert(text.rfind("\n]"),
+              ",\n{\"ph\":\"X\",\"cat\":\"step\",\"args\":" + std::string(5000, '['));
+  write_file(path, text);
+  const ProgramResult result = report({"--step", "2", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(parse_json(last_line(result.out))["traced_step"].asInt(), 2);
+}
+
 TEST_F(Report, RefusesATraceThatIsNoneOrAbsent) {
   write_steps(step_line(1));
   write_file(directory_.file("other.json"), "[{\"ph\":\"X\"}]");

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <memory>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <string>
@@ -19,6 +19,7 @@
 #include "files/output_file.hpp"
 #include "process/exit_code.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/json/json_reader.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/config/train_config.hpp"
 
@@ -269,15 +270,14 @@ std::string text_of_file(const std::string& path) {
   return text;
 }
 
-Json::Value parse_json(const std::string& text, const std::string& path) {
-  Json::CharReaderBuilder builder;
-  builder["rejectDupKeys"] = true;
-  const std::unique_ptr<Json::CharReader> reader(builder.newCharReader());
-  Json::Value value;
-  std::string errors;
-  if (!reader->parse(text.data(), text.data() + text.size(), &value, &errors) || !value.isObject())
-    throw InvalidArgument(path + ": not a JSON object" + (errors.empty() ? "" : ": " + errors));
-  return value;
+Json::Value parse_arguments(const std::string& text, const std::string& path) {
+  Json::CharReaderBuilder with_comments = lenient_json();
+  with_comments["rejectDupKeys"] = true;
+  std::string why;
+  const std::optional<Json::Value> value = JsonReader(with_comments).read(text, &why);
+  if (!value || !value->isObject())
+    throw InvalidArgument(path + ": not a JSON object" + (why.empty() ? "" : ": " + why));
+  return *value;
 }
 
 // Fails here rather than in the run; what is "auto" comes from flags.
@@ -310,7 +310,7 @@ int run_config_convert(const ConfigConvertArguments& arguments, Session& session
   // A comment begins with a slash, which no line of YAML does.
   const bool is_json = first != std::string::npos && (text[first] == '{' || text[first] == '/');
   const Json::Value from =
-      is_json ? parse_json(text, arguments.path) : parse_yaml_lines(text, arguments.path);
+      is_json ? parse_arguments(text, arguments.path) : parse_yaml_lines(text, arguments.path);
   for (const char* key : {"base_model", "micro_batch_size", "num_epochs"}) {
     SLUICE_CHECK(
         !from.isMember(key),

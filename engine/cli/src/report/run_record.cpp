@@ -5,12 +5,14 @@
 #include <cerrno>
 #include <fstream>
 #include <limits>
-#include <memory>
+#include <optional>
 #include <sstream>
+#include <utility>
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/fd.hpp"
+#include "sluice/base/json/json_reader.hpp"
 
 namespace sluice::cli {
 
@@ -18,28 +20,6 @@ namespace {
 
 constexpr std::uint64_t kMostReportBytes = 64 * kMiB;
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-
-// Parses a text that is one JSON object.
-class ObjectReader {
- public:
-  ObjectReader() {
-    Json::CharReaderBuilder builder;
-    Json::CharReaderBuilder::strictMode(&builder.settings_);
-    reader_.reset(builder.newCharReader());
-  }
-  bool read(const std::string& text, Json::Value& object) const {
-    std::string ignored;
-    try {
-      return reader_->parse(text.data(), text.data() + text.size(), &object, &ignored) &&
-             object.isObject();
-    } catch (const Json::Exception&) {  // nested too deeply
-      return false;
-    }
-  }
-
- private:
-  std::unique_ptr<Json::CharReader> reader_;
-};
 
 // NaN when `keys` lead to nothing, or to null.
 double value_at(const Json::Value& line, std::initializer_list<const char*> keys) {
@@ -147,16 +127,16 @@ std::string text_at(const Json::Value& root, const char* key) {
 
 RunSteps read_steps(const std::string& path, std::int64_t first_of_run) {
   std::ifstream file = open_record(path);
-  const ObjectReader reader;
+  const JsonReader reader;
   RunSteps steps;
   std::uint64_t number = 0;
   for (std::string line; std::getline(file, line);) {
     ++number;
     const bool has_end = !file.eof();
-    Json::Value object;
+    const std::optional<Json::Value> object = reader.read(line);
     std::string why = "this is no JSON object";
-    if (reader.read(line, object)) {
-      why = add_line(steps, first_of_run, object);
+    if (object && object->isObject()) {
+      why = add_line(steps, first_of_run, *object);
     } else if (!has_end) {
       steps.last_line_is_cut = true;
       break;
@@ -169,11 +149,10 @@ RunSteps read_steps(const std::string& path, std::int64_t first_of_run) {
 }
 
 Json::Value read_report(const std::string& path) {
-  const std::string text = read_regular_file(path, kMostReportBytes);
-  Json::Value report;
-  if (!ObjectReader().read(text, report))
+  std::optional<Json::Value> report = parse_json(read_regular_file(path, kMostReportBytes));
+  if (!report || !report->isObject())
     throw StorageError(path, "is damaged: this is no JSON object");
-  return report;
+  return *std::move(report);
 }
 
 }  // namespace sluice::cli

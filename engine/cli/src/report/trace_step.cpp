@@ -7,11 +7,12 @@
 #include <cstdlib>
 #include <fstream>
 #include <functional>
-#include <memory>
+#include <optional>
 #include <string_view>
 
 #include "report/run_record.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/json/json_reader.hpp"
 #include "sluice/base/trace.hpp"
 
 namespace sluice::cli {
@@ -43,17 +44,16 @@ void for_each_line(const std::string& path, const std::function<void(std::string
 
 class EventReader {
  public:
-  // Null when the line is cut.
+  // Null when the line is cut or damaged.
   Json::Value read(const std::string& line) const {
-    Json::Value event;
-    std::string ignored;
-    const bool whole = reader_->parse(line.data(), line.data() + line.size(), &event, &ignored) &&
-                       event.isObject() && event["args"].isObject() && event["name"].isString();
-    return whole ? event : Json::Value();
+    const std::optional<Json::Value> event = reader_.read(line);
+    const bool whole =
+        event && event->isObject() && (*event)["args"].isObject() && (*event)["name"].isString();
+    return whole ? *event : Json::Value();
   }
 
  private:
-  std::unique_ptr<Json::CharReader> reader_{Json::CharReaderBuilder().newCharReader()};
+  JsonReader reader_{lenient_json()};
 };
 
 std::vector<StepTime> steps_of(const std::string& path) {

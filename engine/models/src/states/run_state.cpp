@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/json/json_reader.hpp"
 
 namespace sluice::models {
 
@@ -126,16 +128,10 @@ std::string to_json(const RunState& state) {
 }
 
 RunState parse_run_state(const std::string& json, const std::string& path) {
-  Json::Value root;
-  std::string errors;
-  const std::unique_ptr<Json::CharReader> reader(Json::CharReaderBuilder().newCharReader());
-  try {
-    if (!reader->parse(json.data(), json.data() + json.size(), &root, &errors)) root.clear();
-  } catch (const Json::Exception& error) {  // nested too deeply
-    errors = error.what();
-  }
+  std::string why;
+  const Json::Value root = JsonReader(lenient_json()).read(json, &why).value_or(Json::Value());
   if (!root.isObject())
-    throw StorageError(path, "the run's description is not a JSON object: " + errors);
+    throw StorageError(path, "the run's description is not a JSON object: " + why);
   try {
     RunState state;
     state.model = root["model"].asString();

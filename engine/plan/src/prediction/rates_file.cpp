@@ -7,12 +7,13 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
-#include <memory>
+#include <optional>
 #include <sstream>
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/fd.hpp"
+#include "sluice/base/json/json_reader.hpp"
 #include "sluice/base/written.hpp"
 #include "sluice/cpu_adam/optimizer.hpp"
 #include "sluice/plan/plan.hpp"
@@ -75,20 +76,16 @@ bool is_plausible(const std::string& name, double number) {
 std::optional<Json::Value> entries_of(const std::string& path) {
   std::error_code error;
   if (!fs::exists(path, error)) return Json::Value(Json::arrayValue);
-  Json::Value root;
-  std::string errors;
+  std::optional<Json::Value> root;
   try {
     const std::string text = read_regular_file(path, kMostFileBytes);
     if (text.empty()) return Json::Value(Json::arrayValue);
-    const std::unique_ptr<Json::CharReader> reader(Json::CharReaderBuilder().newCharReader());
-    if (!reader->parse(text.data(), text.data() + text.size(), &root, &errors)) return std::nullopt;
-  } catch (const Json::Exception&) {  // nested too deeply
-    return std::nullopt;
+    root = JsonReader(lenient_json()).read(text);
   } catch (const StorageError&) {
     return std::nullopt;
   }
-  if (!root.isObject() || !root["sluice_rates"].isArray()) return std::nullopt;
-  return root["sluice_rates"];
+  if (!root || !root->isObject() || !(*root)["sluice_rates"].isArray()) return std::nullopt;
+  return (*root)["sluice_rates"];
 }
 
 // The file is written under this name and then renamed to `path`.

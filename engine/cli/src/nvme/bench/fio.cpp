@@ -9,12 +9,15 @@
 
 #include <array>
 #include <cerrno>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "sluice/base/error.hpp"
 #include "sluice/base/fd.hpp"
+#include "sluice/base/json/json_reader.hpp"
 #include "terminal/text_format.hpp"
 
 extern char** environ;
@@ -180,17 +183,14 @@ std::string fio_line(const NvmeBenchArguments& arguments, const BenchTarget& tar
 FioSlice run_fio(const NvmeBenchArguments& arguments, const BenchTarget& target,
                  std::string_view backend) {
   const Output output = run_and_read(command_line(arguments, target, backend));
-  // fio may print notes before the object.
+  // fio may print notes before the object; what follows the object is passed over too.
   const std::size_t begin = output.out.find('{');
-  Json::Value root;
-  std::string errors;
-  const std::unique_ptr<Json::CharReader> reader(Json::CharReaderBuilder().newCharReader());
-  const bool parsed = begin != std::string::npos &&
-                      reader->parse(output.out.data() + begin,
-                                    output.out.data() + output.out.size(), &root, &errors);
-  if (output.status != 0 || !parsed || !root["jobs"].isArray() || root["jobs"].empty())
+  std::optional<Json::Value> root;
+  if (begin != std::string::npos)
+    root = JsonReader(lenient_json()).read(std::string_view(output.out).substr(begin));
+  if (output.status != 0 || !root || !(*root)["jobs"].isArray() || (*root)["jobs"].empty())
     throw Error("fio failed: " + valid_utf8(output.out.substr(0, 2000)));
-  const Json::Value& job = root["jobs"][0];
+  const Json::Value& job = (*root)["jobs"][0];
   FioSlice slice;
   for (const char* direction : {"read", "write"}) {
     const Json::Value& side = job[direction];

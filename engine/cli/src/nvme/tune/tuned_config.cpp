@@ -7,13 +7,14 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
-#include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/fd.hpp"
+#include "sluice/base/json/json_reader.hpp"
 
 namespace sluice::cli {
 
@@ -56,16 +57,10 @@ bool holds_tuned_keys(const Json::Value& value, const std::string& path) {
 }
 
 bool is_tuned_config(const std::string& path) {
-  Json::CharReaderBuilder builder;
-  Json::CharReaderBuilder::strictMode(&builder.settings_);  // a comment would be lost too
   try {
-    const std::string text = read_regular_file(path, kMostFileBytes);
-    const std::unique_ptr<Json::CharReader> reader(builder.newCharReader());
-    Json::Value root;
-    return reader->parse(text.data(), text.data() + text.size(), &root, nullptr) &&
-           root.isObject() && holds_tuned_keys(root, "");
-  } catch (const Json::Exception&) {  // nested too deeply
-    return false;
+    // Strict: a comment would be lost too.
+    const std::optional<Json::Value> root = parse_json(read_regular_file(path, kMostFileBytes));
+    return root && root->isObject() && holds_tuned_keys(*root, "");
   } catch (const StorageError&) {  // too long
     return false;
   }
