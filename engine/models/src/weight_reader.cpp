@@ -1,6 +1,5 @@
 #include "sluice/models/weight_reader.hpp"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -41,27 +40,6 @@ std::string found_in(const std::string& path) {
   throw InvalidArgument(path + ": holds neither " + kFileName + " nor " + kIndexName);
 }
 
-// An index has a line for each tensor: it is far smaller than a header may be.
-std::string text_of(const std::string& path) {
-  const UniqueFd fd(SLUICE_SYSCALL(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK), path));
-  struct stat info {};
-  SLUICE_SYSCALL(::fstat(fd.get(), &info), path);
-  if (!S_ISREG(info.st_mode)) throw StorageError(path, "is not a regular file");
-  if (static_cast<std::uint64_t>(info.st_size) > kMaxHeaderBytes)
-    throw StorageError(path, "is no index of weights: it has " + std::to_string(info.st_size) +
-                                 " bytes, at most " + std::to_string(kMaxHeaderBytes) +
-                                 " are allowed");
-  std::string text(static_cast<std::size_t>(info.st_size), '\0');
-  std::size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t got =
-        SLUICE_SYSCALL(::read(fd.get(), text.data() + done, text.size() - done), path);
-    if (got == 0) throw StorageError(path, "became shorter while it was read");
-    done += static_cast<std::size_t>(got);
-  }
-  return text;
-}
-
 bool is_plain_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
          name.find('\0') == std::string::npos;
@@ -69,7 +47,8 @@ bool is_plain_name(const std::string& name) {
 
 // The tensors of each file.
 std::map<std::string, std::vector<std::string>> files_of_index(const std::string& path) {
-  const Json::Value root = parse_json(path, "the index", text_of(path));
+  // An index has a line for each tensor: it is far smaller than a header may be.
+  const Json::Value root = parse_json(path, "the index", read_regular_file(path, kMaxHeaderBytes));
   if (!root.isObject() || !root["weight_map"].isObject())
     throw StorageError(path, "is no index of weights: it has no object \"weight_map\"");
   std::map<std::string, std::vector<std::string>> files;

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <utility>
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/fd.hpp"
 #include "sluice/base/json/json_reader.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/base/written.hpp"
@@ -76,8 +76,7 @@ Label label_from(const Json::Value& root) {
 std::string read_label(const std::string& path) {
   if (!is_regular_file(path)) throw_unusable(path, "is not a regular file");
   if (file_length_bytes(path) > kMaxLabelBytes) throw_unusable(path, "is far too long");
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  return read_regular_file(path, kMaxLabelBytes);
 }
 
 std::optional<Label> load_label(const std::string& directory) {
@@ -125,6 +124,8 @@ std::optional<Label> label_if_readable(const std::string& directory) {
   try {
     return load_label(directory);
   } catch (const StorageError&) {
+    return std::nullopt;
+  } catch (const IoError&) {
     return std::nullopt;
   }
 }

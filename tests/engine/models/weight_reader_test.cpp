@@ -107,6 +107,8 @@ TEST_F(WeightFolder, AnIndexThatDoesNotFitIsNamed) {
   EXPECT_THAT(refusal(file(kIndex)), HasSubstr("the index is no valid JSON"));
   write_text(file(kIndex), "{}");
   EXPECT_THAT(refusal(file(kIndex)), HasSubstr("no object \"weight_map\""));
+  std::filesystem::resize_file(file(kIndex), 1U << 30U);
+  EXPECT_THAT(refusal(file(kIndex)), HasSubstr("far more than such a file takes"));
   std::filesystem::remove(file(kIndex));
   std::filesystem::create_directory(file(kIndex));
   EXPECT_THAT(refusal(dir_.path()), HasSubstr("not a regular file"));

@@ -1,13 +1,18 @@
 // A striped store whose drives are mounted elsewhere than before: the message says in which order
 // to name the directories, and no advice loses the run unless it says so.
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <string>
 
 #include "captured_log.hpp"
+#include "in_child.hpp"
+#include "sluice/base/fd.hpp"
 #include "sluice/offload/swap_directory.hpp"
 #include "sluice/offload/swap_store.hpp"
 #include "swap_test_support.hpp"
@@ -17,6 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::Not;
@@ -172,6 +178,17 @@ TEST_F(SwapStripePlaces, LabelsFollowDrivesThatAreMountedElsewhere) {
   EXPECT_THAT(read_text(at("moved_c") + "/stripe.json"), HasSubstr("\"committed\" : true"));
   follow_moved_drives(moved, 2);
   EXPECT_EQ(log.messages().size(), 1U) << "nothing is written again";
+}
+
+// A label is not called damaged, and no advice says to replace it.
+TEST_F(SwapStripePlaces, ALabelThatTheDriveDoesNotReadIsAnErrorOfTheDrive) {
+  fs::remove(at("a") + "/manifest.json");  // the label is the first file that is read
+  const std::string said = sluice::test::run_in_child([&]() -> std::string {
+    const UniqueFd last(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    sluice::test::deny(__NR_read, EIO, static_cast<unsigned>(last.get()));
+    return SwapStore::holds_committed(at("a")) ? "committed" : "not committed";
+  });
+  EXPECT_THAT(said, AllOf(HasSubstr(at("a") + "/stripe.json"), HasSubstr("Input/output error")));
 }
 
 }  // namespace
