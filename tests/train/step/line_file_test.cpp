@@ -12,6 +12,7 @@
 #include <fstream>
 
 #include "captured_log.hpp"
+#include "file_limit.hpp"
 #include "file_text.hpp"
 #include "in_child.hpp"
 #include "record/step_lines.hpp"
@@ -55,6 +56,7 @@ class ResumedLines : public ::testing::Test {
   test::TempDir dir_;
   const std::string steps_ = dir_.file("steps.jsonl");
   const std::string aside_ = dir_.file("steps.1.jsonl");
+  const std::string draft_ = dir_.file("steps.jsonl.tmp");
 };
 
 TEST_F(ResumedLines, WholeOnesBehindADamagedOneStay) {
@@ -90,6 +92,48 @@ TEST_F(ResumedLines, DamageThatTakesTheLastOnesIsTold) {
   write(zeros);
   EXPECT_THAT(resume(8), ElementsAre(HasSubstr("steps are missing: 1 to 8")));
   EXPECT_EQ(test::file_text(aside_), zeros);
+}
+
+TEST_F(ResumedLines, AFullDiskLosesNoWholeOne) {
+  std::string before = lines_of({1, 2, 3, 4, 5, 6, 7, 8});
+  before[line_of(1).size()] = 'X';
+  write(before);
+  {
+    const test::CapturedLog log;
+    const test::FileLimit limit(before.size() / 2);
+    EXPECT_THROW(StepLines(dir_.path(), {}, 8, 1), IoError);
+    EXPECT_TRUE(log.contains(steps_ + ": line 2 is damaged, and the file stays as it is"));
+  }
+  EXPECT_EQ(test::file_text(steps_), before);
+  EXPECT_FALSE(std::filesystem::exists(draft_));
+  EXPECT_THAT(resume(8), ElementsAre(AllOf(HasSubstr("the file is now " + aside_),
+                                           HasSubstr("committed steps are missing: 2"))));
+  EXPECT_EQ(test::file_text(steps_), lines_of({1, 3, 4, 5, 6, 7, 8, 9}));
+  EXPECT_EQ(test::file_text(aside_), before);
+}
+
+// As a kill before the last rename: the damaged file has both names, and the draft is whole.
+TEST_F(ResumedLines, AKillBetweenTheFilesLosesNoWholeOne) {
+  const std::string before = lines_of({1, 2}) + "X\n" + lines_of({4});
+  write(before);
+  const std::string said = test::run_in_child([&]() -> std::string {
+    const test::CapturedLog log;
+    test::deny(__NR_rename, EIO);
+    try {
+      StepLines(dir_.path(), {}, 4, 1);
+    } catch (const IoError&) {
+      return log.contains("line 3 is damaged: the file is now " + aside_) ? "told" : "not told";
+    }
+    return "no error";
+  });
+  EXPECT_EQ(said, "told");
+  EXPECT_EQ(test::file_text(steps_), before);
+  EXPECT_EQ(test::file_text(aside_), before);
+  EXPECT_EQ(test::file_text(draft_), lines_of({1, 2, 4}));
+  // Without links, the damaged one has its new name only.
+  std::filesystem::remove(steps_);
+  EXPECT_THAT(resume(4), IsEmpty()) << "said before";
+  EXPECT_EQ(test::file_text(steps_), lines_of({1, 2, 4, 5}));
 }
 
 TEST_F(ResumedLines, OnesThatAreMissingAreTold) {

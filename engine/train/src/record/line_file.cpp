@@ -139,6 +139,11 @@ std::string put_aside(const std::string& path) {
   return aside;
 }
 
+// The whole lines go to a draft, which takes the name of the damaged file last.
+std::string draft_path(const std::string& path) {
+  return path + ".tmp";
+}
+
 // Copies the lines that stay.
 void copy_kept(int from, int to, const std::string& path, std::int64_t last_kept,
                const LineFormat& format) {
@@ -153,21 +158,45 @@ void copy_kept(int from, int to, const std::string& path, std::int64_t last_kept
   write_all(to, text, path);
 }
 
+// Gives the damaged file `damaged` another name, and `path` to a new one of its whole lines, which
+// is returned. After an error or a kill at any place, both have all their lines.
+UniqueFd put_damaged_aside(int damaged, const Lines& lines, const std::string& path,
+                           std::int64_t last_kept, const LineFormat& format) {
+  const std::string line = path + ": line " + std::to_string(lines.damaged) + " is damaged";
+  const std::string draft = draft_path(path);
+  UniqueFd whole;
+  try {
+    whole = open_and_lock(draft, format.setting);
+    SLUICE_SYSCALL(::ftruncate(whole.get(), 0), draft);
+    copy_kept(damaged, whole.get(), draft, last_kept, format);
+    SLUICE_SYSCALL(::fdatasync(whole.get()), draft);
+    check_written(whole.get(), draft);
+  } catch (const IoError&) {
+    ::unlink(draft.c_str());
+    log(LogLevel::warn,
+        line + ", and the file stays as it is: its whole lines cannot be copied to " + draft);
+    throw;
+  }
+  // The name is never without a file, except where the file system has no links.
+  std::string aside = free_numbered_path(path);
+  if (::link(path.c_str(), aside.c_str()) != 0) aside = put_aside(path);
+  log(LogLevel::warn, line + ": the file is now " + aside + ", and its whole lines are in " + path +
+                          (lines.missing.empty() ? "" : "; " + missing_text(lines)));
+  SLUICE_SYSCALL(::rename(draft.c_str(), path.c_str()), path);
+  return whole;
+}
+
 AppendFile open_kept(const std::string& path, std::int64_t last_kept, const LineFormat& format) {
   const auto open = [path, setting = format.setting] { return open_and_lock(path, setting); };
-  const bool was_there = ::access(path.c_str(), F_OK) == 0;
+  // A draft without its file is whole: a kill between two renames left it.
+  const bool was_there =
+      ::access(path.c_str(), F_OK) == 0 || ::rename(draft_path(path).c_str(), path.c_str()) == 0;
   UniqueFd fd = open();
   Lines lines = scan(fd.get(), path, last_kept, format);
   struct stat info {};
   SLUICE_SYSCALL(::fstat(fd.get(), &info), path);
   if (lines.damaged > 0 && last_kept > 0) {
-    const std::string aside = put_aside(path);
-    UniqueFd whole = open();
-    copy_kept(fd.get(), whole.get(), path, last_kept, format);
-    log(LogLevel::warn, path + ": line " + std::to_string(lines.damaged) +
-                            " is damaged: the file is now " + aside +
-                            ", and its whole lines are in " + path +
-                            (lines.missing.empty() ? "" : "; " + missing_text(lines)));
+    UniqueFd whole = put_damaged_aside(fd.get(), lines, path, last_kept, format);
     return AppendFile(std::move(whole), path, lines.kept_bytes, open, format.header);
   }
   if (lines.last == 0) lines.kept_bytes = 0;

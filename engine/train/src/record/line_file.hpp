@@ -27,9 +27,9 @@ class LineFile {
   // Opens or makes the file, and holds it against other runs. Cuts off lines with numbers above
   // `last_kept`, and a torn last line. If no numbered line would be left, the file is renamed to
   // steps.1.jsonl (or the next free number) instead. Where lines up to `last_kept` are damaged, the
-  // file is renamed so too, and the whole lines among them are written to a new one; a warning says
-  // so. Another warning says which lines up to `last_kept` a file that was there has not. Throws
-  // IoError; StorageError when another run writes there.
+  // whole lines among them are written to a new file first, and then the damaged one is renamed so
+  // too; a warning says so. Another warning says which lines up to `last_kept` a file that was
+  // there has not. Throws IoError; StorageError when another run writes there.
   LineFile(const std::string& path, std::int64_t last_kept, const LineFormat& format);
 
   // Appends whole lines, as AppendFile::append.
