@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "in_child.hpp"
 #include "rank_states.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/models/safetensors.hpp"
@@ -49,6 +50,13 @@ TEST(Export, RefusesToWriteAmongTheFilesOfARank) {
   EXPECT_THROW(export_weights(dir.path(), dir.file("w"), DType::fp32, {}), InvalidArgument);
   EXPECT_THROW(export_weights(dir.path(), dir.file("rank1-of-2/w"), DType::fp32, {}),
                InvalidArgument);
+  // Relative, as a user in that folder names it.
+  EXPECT_THAT(sluice::test::run_in_child([&]() -> std::string {
+                fs::current_path(dir.file("rank1-of-2"));
+                export_weights("..", "w", DType::fp32, {});
+                return "written";
+              }),
+              HasSubstr("w: lies in the directory of the run itself"));
 }
 
 // In one file, and as the name beside which several would lie.
@@ -82,6 +90,9 @@ TEST(Export, RefusesToReplaceAFileOfAnotherRunOrSomethingElseThanWeights) {
   fs::create_symlink(checkpoint + "/manifest.json", link);
   refuse(link, "is part of a training run");
   refuse(lines, "holds something else than weights");
+  // As a header of weights has it, the ninth byte is "{".
+  std::ofstream(lines) << "class A {\n  int precious;\n};\n";
+  refuse(lines, "holds something else than weights");
   const std::string shard = other.file("model-00002-of-00002.safetensors");
   std::ofstream(shard) << "{\"not\": \"weights\"}";
   EXPECT_THROW(export_weights(run.path(), other.file("model.safetensors"), {DType::fp32, 720}, {}),
@@ -93,6 +104,18 @@ TEST(Export, RefusesToReplaceAFileOfAnotherRunOrSomethingElseThanWeights) {
     export_weights(run.path(), path, DType::fp32, {});
     export_weights(run.path(), path, DType::bf16, {});
   }
+}
+
+TEST(Export, RefusesToReplaceAFileThatCannotBeRead) {
+  TempDir dir;
+  const std::string path = dir.file("notes");
+  std::ofstream(path) << "precious";
+  EXPECT_THAT(sluice::test::run_in_child([&]() -> std::string {
+                sluice::test::deny(__NR_openat, EACCES);
+                WeightFiles(path, {{"t", {1}}}, DType::fp32, 0);
+                return "not refused";
+              }),
+              HasSubstr(path + ": cannot be read (Permission denied), and would be replaced"));
 }
 
 TEST(Export, SplitsBySizeWithAnIndex) {

@@ -40,8 +40,11 @@ void write_params(WeightFiles& files, std::size_t first_tensor, const zero::Unit
 // Throws when `out_path` lies in the run's own directory: its name could be one of the run's files.
 void check_outside(const std::string& out_path, const std::string& directory) {
   std::error_code error;
-  const auto parent = std::filesystem::weakly_canonical(out_path, error).parent_path();
-  SLUICE_CHECK(parent != std::filesystem::weakly_canonical(directory, error),
+  // A relative name that does not exist stays relative, and has no parent.
+  const auto canonical = [&](const std::string& path) {
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
+  };
+  SLUICE_CHECK(canonical(out_path).parent_path() != canonical(directory),
                out_path + ": lies in the directory of the run itself; write it elsewhere");
 }
 

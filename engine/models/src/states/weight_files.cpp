@@ -3,9 +3,9 @@
 #include <json/json.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -35,11 +35,22 @@ std::string shard_path(const std::string& out_path, std::size_t file, std::size_
 }
 
 // An empty file counts, and one of another program.
+// Throws InvalidArgument when it cannot be read.
 bool is_of_weights(const std::string& path) {
+  errno = 0;
   std::ifstream file(path, std::ios::binary);
-  std::array<char, kHeaderLengthBytes + 1> begin{};
-  file.read(begin.data(), begin.size());
-  return file.gcount() == 0 || (file && begin.back() == '{');
+  const int error_number = errno;
+  SLUICE_CHECK(file || error_number == ENOENT, path + ": cannot be read (" +
+                                                   std::strerror(error_number) +
+                                                   "), and would be replaced; give another name");
+  std::uint64_t header_bytes = 0;
+  char begin = 0;
+  file.read(reinterpret_cast<char*>(&header_bytes), kHeaderLengthBytes);
+  file.get(begin);
+  std::error_code gone;
+  const std::uintmax_t size_bytes = fs::file_size(path, gone);
+  if (gone || size_bytes == 0) return true;
+  return file && begin == '{' && header_bytes <= size_bytes - kHeaderLengthBytes;
 }
 
 void check_is_no_runs(const std::string& path) {
