@@ -189,6 +189,21 @@ TEST(StatesOnGpu, AreUpdatedByTheCoresWhereTheWeightsAreElsewhere) {
   EXPECT_THAT(notes(Device::nvme), Contains(StartsWith(on_cores)));
 }
 
+TEST(StatesOnGpu, AreUpdatedByTheCoresWhereTheGradientIsElsewhere) {
+  config::TrainConfig config = train_config(Device::none, Device::none, 128, 64);
+  config.gradient_clipping = 1;
+  const Plan plan =
+      make_plan(config, model_config(4, 256), Placement::configured, machine_with_gpu(8 * kGiB));
+  const std::ptrdiff_t elsewhere =
+      std::count_if(plan.units.begin(), plan.units.end(), [](const UnitPlacement& unit) {
+        return unit.weights == Tier::device && unit.states == Tier::device &&
+               unit.gradients != Tier::device;
+      });
+  ASSERT_EQ(elsewhere, 1);
+  EXPECT_THAT(plan.choices, Contains(AllOf(StartsWith("updates of states on the GPU: on the cores"),
+                                           HasSubstr("gradients of 1 of 6 units have no room"))));
+}
+
 TEST(StatesOnGpu, SayWhyThereAreNone) {
   EXPECT_THAT(plan_of(asking(0), roomy_machine()).choices,
               Contains("ratio: unused, because there is no GPU"));

@@ -130,17 +130,24 @@ void note_states_on_gpu(Plan& plan, std::size_t on_gpu) {
 
 void note_updates_on_cores(Plan& plan) {
   const bool has_kernels = plan.device.has_update_kernels;
-  const auto on_cores = [&](const UnitPlacement& unit) {
-    return !unit.frozen && states_copied_to_tile(unit) &&
-           !(has_kernels && unit.weights == Tier::device);
-  };
-  if (std::none_of(plan.units.begin(), plan.units.end(), on_cores)) return;
+  std::size_t units = 0, without_weights = 0;
+  for (const UnitPlacement& unit : plan.units) {
+    if (unit.frozen || !states_copied_to_tile(unit) || device_has_all_of(unit)) continue;
+    ++units;
+    without_weights += unit.weights == Tier::device ? 0 : 1;
+  }
+  if (units == 0) return;
+  std::string why = "this build has no kernels for this GPU";
+  if (has_kernels && without_weights > 0)
+    why =
+        "the weights are not on the GPU. With offload_optimizer \"cpu\" the states are in host "
+        "memory, without copies; without offload_param all is on the GPU";
+  if (has_kernels && without_weights == 0)
+    why = "the gradients of " + std::to_string(units) + " of " +
+          std::to_string(trained(plan, plan.units.size())) +
+          " units have no room on the GPU. With more device_bytes they are there";
   plan.choices.push_back(
-      std::string("updates of states on the GPU: on the cores, with copies there and back, ") +
-      (has_kernels
-           ? "because the weights are not on the GPU. With offload_optimizer \"cpu\" the states "
-             "are in host memory, without copies; without offload_param all is on the GPU"
-           : "because this build has no kernels for this GPU"));
+      "updates of states on the GPU: on the cores, with copies there and back, because " + why);
 }
 
 }  // namespace sluice::plan
