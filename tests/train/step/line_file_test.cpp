@@ -185,6 +185,27 @@ TEST_F(ResumedLines, RowsOfMonitorsBehindADamagedOneStay) {
   EXPECT_TRUE(log.contains(rows + ": line 3 is damaged"));
 }
 
+TEST_F(ResumedLines, RowsBehindADamagedHeaderHaveOneAndZerosInARowAreDamage) {
+  config::MonitorsConfig config;
+  config.csv = {true, dir_.path(), "csv"};
+  const std::string rows = dir_.file("csv/Train_Samples_lr.csv");
+  const std::string aside = dir_.file("csv/Train_Samples_lr.1.csv");
+  std::filesystem::create_directory(dir_.file("csv"));
+  const std::string zeros("16,0.5\0\0\0\r\n", 11);
+  for (const std::string& before : {std::string("Step,lr\r\n8,0.5\r\n24,0.5\r\n"),
+                                    "step,lr\r\n8,0.5\r\n" + zeros + "24,0.5\r\n"}) {
+    test::write_file(rows, before);
+    const test::CapturedLog log;
+    StepRecord record;
+    record.step = 4;
+    record.lr = 0.25;
+    Monitors(config, 3, 8).append(record);
+    EXPECT_EQ(test::file_text(rows), "step,lr\r\n8,0.5\r\n24,0.5\r\n32,0.25\r\n");
+    EXPECT_EQ(test::file_text(aside), before);
+    std::filesystem::remove(aside);
+  }
+}
+
 // The error of a sync is one of lost lines, which the end of the run has not forgotten.
 TEST_F(ResumedLines, ThatCannotBeSyncedAreAnErrorAtTheEnd) {
   const std::string said = test::run_in_child([&]() -> std::string {

@@ -46,6 +46,13 @@ bool for_each_line(int fd, const std::string& path,
   }
 }
 
+// No line has them, but for a carriage return at its end: loss of power may leave zeros.
+bool has_control_bytes(std::string_view line) {
+  if (line.ends_with('\r')) line.remove_suffix(1);
+  return std::ranges::any_of(line,
+                             [](char byte) { return static_cast<unsigned char>(byte) < 0x20; });
+}
+
 // Says line by line which stay.
 class Sieve {
  public:
@@ -53,7 +60,8 @@ class Sieve {
       : last_kept_(last_kept), format_(format) {}
   enum class Line { kept, later, damaged };
   Line take(const std::string& line) {
-    const std::optional<std::int64_t> number = format_.number_of(line);
+    const std::optional<std::int64_t> number =
+        has_control_bytes(line) ? std::nullopt : format_.number_of(line);
     if (!number || (*number != 0 && *number <= last_)) return Line::damaged;
     if (*number > last_kept_) return Line::later;
     last_ = std::max(last_, *number);
@@ -144,31 +152,38 @@ std::string draft_path(const std::string& path) {
   return path + ".tmp";
 }
 
-// Copies the lines that stay.
-void copy_kept(int from, int to, const std::string& path, std::int64_t last_kept,
-               const LineFormat& format) {
+// Copies the lines that stay, behind a header. Returns how many bytes they are.
+std::uint64_t copy_kept(int from, int to, const std::string& path, std::int64_t last_kept,
+                        const LineFormat& format) {
   constexpr std::size_t kMostBytes = 1 << 16;
   Sieve sieve(last_kept, format);
   std::string text;
+  std::uint64_t bytes = 0;
   for_each_line(from, path, [&](const std::string& line) {
     if (sieve.take(line) != Sieve::Line::kept) return;
+    if (bytes + text.size() == 0 && sieve.last() > 0) text = format.header;  // its own was damaged
     text += line + "\n";
-    if (text.size() >= kMostBytes) write_all(to, std::exchange(text, {}), path);
+    if (text.size() < kMostBytes) return;
+    bytes += text.size();
+    write_all(to, std::exchange(text, {}), path);
   });
   write_all(to, text, path);
+  return bytes + text.size();
 }
 
 // Gives the damaged file `damaged` another name, and `path` to a new one of its whole lines, which
 // is returned. After an error or a kill at any place, both have all their lines.
-UniqueFd put_damaged_aside(int damaged, const Lines& lines, const std::string& path,
-                           std::int64_t last_kept, const LineFormat& format) {
+AppendFile put_damaged_aside(int damaged, const Lines& lines, const std::string& path,
+                             std::int64_t last_kept, const LineFormat& format,
+                             const AppendFile::Open& open) {
   const std::string line = path + ": line " + std::to_string(lines.damaged) + " is damaged";
   const std::string draft = draft_path(path);
   UniqueFd whole;
+  std::uint64_t whole_bytes = 0;
   try {
     whole = open_and_lock(draft, format.setting);
     SLUICE_SYSCALL(::ftruncate(whole.get(), 0), draft);
-    copy_kept(damaged, whole.get(), draft, last_kept, format);
+    whole_bytes = copy_kept(damaged, whole.get(), draft, last_kept, format);
     SLUICE_SYSCALL(::fdatasync(whole.get()), draft);
     check_written(whole.get(), draft);
   } catch (const IoError&) {
@@ -183,7 +198,7 @@ UniqueFd put_damaged_aside(int damaged, const Lines& lines, const std::string& p
   log(LogLevel::warn, line + ": the file is now " + aside + ", and its whole lines are in " + path +
                           (lines.missing.empty() ? "" : "; " + missing_text(lines)));
   SLUICE_SYSCALL(::rename(draft.c_str(), path.c_str()), path);
-  return whole;
+  return AppendFile(std::move(whole), path, whole_bytes, open, format.header);
 }
 
 AppendFile open_kept(const std::string& path, std::int64_t last_kept, const LineFormat& format) {
@@ -195,10 +210,8 @@ AppendFile open_kept(const std::string& path, std::int64_t last_kept, const Line
   Lines lines = scan(fd.get(), path, last_kept, format);
   struct stat info {};
   SLUICE_SYSCALL(::fstat(fd.get(), &info), path);
-  if (lines.damaged > 0 && last_kept > 0) {
-    UniqueFd whole = put_damaged_aside(fd.get(), lines, path, last_kept, format);
-    return AppendFile(std::move(whole), path, lines.kept_bytes, open, format.header);
-  }
+  if (lines.damaged > 0 && last_kept > 0)
+    return put_damaged_aside(fd.get(), lines, path, last_kept, format, open);
   if (lines.last == 0) lines.kept_bytes = 0;
   if (lines.last == 0 && info.st_size > 0) {
     // The file belongs to an earlier run; this run starts a new one.

@@ -13,7 +13,8 @@ namespace sluice::train {
 
 // The lines of a file.
 struct LineFormat {
-  // The number of a line, from 1; 0 for a header; empty for any other text. Numbers ascend.
+  // The number of a line, from 1; 0 for a header; empty for any other text. Numbers ascend. Lines
+  // with control bytes are not asked for.
   std::function<std::optional<std::int64_t>(const std::string& line)> number_of;
   // Behind the first line, each number has one.
   bool has_every_number = false;

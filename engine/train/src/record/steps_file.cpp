@@ -1,6 +1,5 @@
 #include "record/steps_file.hpp"
 
-#include <algorithm>
 #include <charconv>
 #include <string_view>
 #include <system_error>
@@ -9,12 +8,9 @@ namespace sluice::train {
 
 namespace {
 
-// A line with bytes that to_json_line() does not write is none: loss of power may leave zeros.
 std::optional<std::int64_t> step_of(const std::string& line) {
   constexpr std::string_view kBegin = "{\"step\":";
-  const auto is_control = [](char byte) { return static_cast<unsigned char>(byte) < 0x20; };
-  if (!line.starts_with(kBegin) || !line.ends_with('}') || std::ranges::any_of(line, is_control))
-    return {};
+  if (!line.starts_with(kBegin) || !line.ends_with('}')) return {};
   std::int64_t step = 0;
   const char* const end = line.data() + line.size();
   const auto [stopped, problem] = std::from_chars(line.data() + kBegin.size(), end, step);
