@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -204,6 +205,32 @@ TEST_F(ResumedLines, RowsBehindADamagedHeaderHaveOneAndZerosInARowAreDamage) {
     EXPECT_EQ(test::file_text(aside), before);
     std::filesystem::remove(aside);
   }
+}
+
+// A drop box, or a hardened /tmp.
+TEST_F(ResumedLines, LieBelowADirectoryThatMayNotBeListed) {
+  namespace fs = std::filesystem;
+  const std::string drop = dir_.file("drop");
+  fs::create_directory(drop);
+  fs::permissions(dir_.path(), fs::perms::all);
+  fs::permissions(drop, static_cast<fs::perms>(0333));
+  const std::string said = test::run_in_child([&]() -> std::string {
+    if (::geteuid() == 0) test::become_another_user();
+    if (::access(drop.c_str(), W_OK | X_OK) != 0) return "not permitted";
+    const test::CapturedLog log;
+    StepLines lines(drop + "/new/report", {}, 0, 1);
+    StepRecord record;
+    record.step = 1;
+    lines.append(record);
+    lines.sync();
+    lines.finish();
+    return log.contains(drop + ": may not be listed") ? "told" : "not told";
+  });
+  if (said == "not permitted" || said == " (the child died)")
+    GTEST_SKIP() << "another user may not write here";
+  EXPECT_EQ(said, "told");
+  fs::permissions(drop, fs::perms::all);
+  EXPECT_EQ(test::file_text(drop + "/new/report/steps.jsonl"), line_of(1));
 }
 
 // The error of a sync is one of lost lines, which the end of the run has not forgotten.

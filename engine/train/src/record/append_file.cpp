@@ -46,7 +46,7 @@ void AppendFile::append(const std::string& text) {
 void AppendFile::sync() {
   SLUICE_SYSCALL(::fdatasync(fd_.get()), path_);
   if (has_synced_name_) return;
-  sync_path(std::filesystem::absolute(path_).parent_path());
+  sync_names_of_report(std::filesystem::absolute(path_).parent_path());
   has_synced_name_ = true;
 }
 

@@ -232,7 +232,7 @@ void make_directory(const std::string& directory) {
   if (std::filesystem::exists(directory, error) && !std::filesystem::is_directory(directory, error))
     throw InvalidArgument(directory +
                           " is a file, and a directory is expected: choose another name");
-  make_directories(directory, error);
+  make_directories(directory, error, sync_names_of_report);
   if (error) throw IoError(error.value(), "create directory", directory);
 }
 

@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <vector>
 
 #include "sluice/base/error.hpp"
 #include "sluice/base/fd.hpp"
+#include "sluice/base/log.hpp"
 
 namespace sluice::train {
 
@@ -17,7 +19,19 @@ void sync_path(const fs::path& path) {
   SLUICE_SYSCALL(::fsync(fd.get()), path.string());
 }
 
-void make_directories(const fs::path& directory, std::error_code& error) {
+void sync_names_of_report(const fs::path& directory) {
+  try {
+    sync_path(directory);
+  } catch (const IoError& error) {
+    if (error.code().value() != EACCES) throw;
+    log(LogLevel::warn, directory.string() +
+                            ": may not be listed, so a loss of power may take what the run made "
+                            "in it; allow reading it, or choose another directory");
+  }
+}
+
+void make_directories(const fs::path& directory, std::error_code& error,
+                      void (*sync)(const fs::path&)) {
   std::vector<fs::path> made;
   std::error_code ignored;
   for (fs::path path = fs::absolute(directory, error); !error && !fs::exists(path, ignored);
@@ -25,7 +39,7 @@ void make_directories(const fs::path& directory, std::error_code& error) {
     made.push_back(path);
   fs::create_directories(directory, error);
   if (error) return;
-  for (const fs::path& path : made) sync_path(path.parent_path());
+  for (const fs::path& path : made) sync(path.parent_path());
 }
 
 }  // namespace sluice::train
