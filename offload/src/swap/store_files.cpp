@@ -178,8 +178,15 @@ bool directory_exists(const std::string& path) {
   return std::filesystem::is_directory(path, ignored);
 }
 
+// Links keep their names, except before a "..": behind a link, it is not the folder before it.
 std::string absolute_path(const std::string& path) {
-  return std::filesystem::absolute(path).lexically_normal().string();
+  namespace fs = std::filesystem;
+  const fs::path whole = fs::absolute(path);
+  std::error_code error;
+  const fs::path plain = whole.lexically_normal();
+  if (fs::equivalent(plain, whole, error) || error) return plain.string();
+  const fs::path real = fs::weakly_canonical(whole, error);
+  return (error ? plain : real).string();
 }
 
 bool same_directory(const std::string& a, const std::string& b) {

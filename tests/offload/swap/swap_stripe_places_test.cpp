@@ -129,6 +129,22 @@ TEST_F(SwapStripePlaces, ACopyIsNotReadBesideItsOriginal) {
   EXPECT_FALSE(verify_all(copy).damaged.empty());
 }
 
+// Such a ".." is of the folder that the link leads to.
+TEST_F(SwapStripePlaces, ADriveBehindALinkAndTwoDotsIsFound) {
+  fs::create_directories(at("else/inner"));
+  for (const char* name : {"first", "else/second"}) fs::create_directory(at(name));
+  fs::create_directory_symlink(at("else/inner"), at("link"));
+  {
+    const auto store =
+        SwapStore::create({{at("first"), at("link/../second")}, {}}, *engine_, some_shards(),
+                          Durability::process, nvme::DirectIo::automatic);
+    update_all(*store, 1);
+    store->commit(1, "{}");
+  }
+  EXPECT_TRUE(fs::exists(at("else/second/stripe.json")));
+  EXPECT_TRUE(verify_all(at("first")).damaged.empty());
+}
+
 TEST_F(SwapStripePlaces, WhereTheOtherPartsOfAMovedFirstOneAreReadIsSaid) {
   EXPECT_TRUE(verify_all(at("a")).damaged.empty());
   fs::rename(at("a"), at("d"));
