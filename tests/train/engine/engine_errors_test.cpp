@@ -358,5 +358,23 @@ TEST(OwnLoopMonitors, WaitWhileTheirFilesCannotBeWritten) {
   EXPECT_EQ(rows.str(), "step,lr\r\n2,0.01\r\n4,0.01\r\n6,0.01\r\n");
 }
 
+TEST(OwnLoopMonitors, GoOnAtTheSamplesSoFarWithAnotherBatch) {
+  const TempDir folder;
+  for (const int accumulation : {1, 2}) {
+    config::TrainConfig config = config_of({.accumulation = accumulation});
+    config.monitors.csv = {.enabled = true, .output_path = folder.path(), .job_name = "run"};
+    Trained trained(config, Model());
+    trained.engine.initialize();
+    if (accumulation > 1) trained.engine.load_checkpoint(folder.file("saved"));
+    trained.train(0);
+    trained.train(1);
+    trained.engine.save_checkpoint(folder.file("saved"));
+    trained.engine.finish();
+  }
+  std::ostringstream rows;
+  rows << std::ifstream(folder.file("run/Train_Samples_lr.csv")).rdbuf();
+  EXPECT_EQ(rows.str(), "step,lr\r\n2,0.01\r\n4,0.01\r\n8,0.01\r\n");
+}
+
 }  // namespace
 }  // namespace sluice::test

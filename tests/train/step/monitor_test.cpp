@@ -186,9 +186,46 @@ TEST(Monitors, OfAResumedRunHaveEveryStepOnce) {
             "40,5e-05\r\n");
   const std::vector<std::string> events = names_in(directory.file("events"));
   ASSERT_EQ(events.size(), 2U);
-  // The session of the second file begins at step 3: 24 samples.
+  // The session of the second file begins behind step 2: at 17 samples.
   EXPECT_EQ(records_of(directory.file("events/" + events[1]))[1].substr(9),
-            "\x10\x18\x3a\x02\x08\x01");
+            "\x10\x11\x3a\x02\x08\x01");
+}
+
+config::TrainConfig with_batch(std::int64_t batch) {
+  config::TrainConfig config;
+  config.micro_batch_size = config.train_batch_size = batch;
+  config.gradient_accumulation_steps = 1;
+  return config;
+}
+
+TEST(Monitors, OfARunWithAnotherBatchGoOnAtItsSamplesSoFar) {
+  const auto samples_of = [](std::int64_t before, std::int64_t now) {
+    const test::TempDir directory;
+    models::RunState state;
+    // Takes steps; the state is of `committed`.
+    const auto run = [&](std::int64_t batch, std::int64_t last, std::int64_t committed) {
+      const config::TrainConfig config = with_batch(batch);
+      const SamplesAxis axis = axis_behind(state.step == 0 ? nullptr : &state, config);
+      state.settings.clear();
+      note_axis(axis, config, state.settings);
+      Monitors monitors(both_in(directory.file("")), state.step, axis);
+      while (state.step < last) monitors.append(record_of(++state.step));
+      state.step = committed;
+    };
+    run(before, 6, 4);
+    run(now, 6, 6);
+    run(before, 7, 7);
+    std::istringstream rows(test::file_text(directory.file("csv/Train_Samples_lr.csv")));
+    std::vector<std::string> samples;
+    for (std::string row; std::getline(rows, row);) samples.push_back(row.substr(0, row.find(',')));
+    EXPECT_EQ(names_in(directory.file("csv")).size(), 3U) << "no file is put aside";
+    return samples;
+  };
+  EXPECT_THAT(samples_of(2, 1), ElementsAre("step", "2", "4", "6", "8", "9", "10", "12"));
+  EXPECT_THAT(samples_of(1, 2), ElementsAre("step", "1", "2", "3", "4", "6", "8", "9"));
+  models::RunState of_older_version;
+  of_older_version.step = 4;
+  EXPECT_EQ(axis_behind(&of_older_version, with_batch(3)).at(5), 15);
 }
 
 TEST(Monitors, OfANewRunLeaveTheRowsOfAnEarlierOne) {

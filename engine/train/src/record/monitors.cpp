@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cinttypes>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <stdexcept>
@@ -27,6 +29,23 @@ constexpr const char* kTags[] = {"train_loss",
                                  "elapsed_time_ms_backward_allreduce",
                                  "elapsed_time_ms_step"};
 
+constexpr const char* kAtStep0 = "samples of monitors at step 0";
+
+std::optional<std::int64_t> saved_batch(const models::RunSettings& settings) {
+  const auto batch = settings.find(kBatchSetting);
+  std::int32_t each = 0, count = 0;
+  if (batch == settings.end() ||
+      std::sscanf(batch->second.c_str(), "micro-batches of %" SCNd32 ", %" SCNd32, &each, &count) !=
+          2)
+    return std::nullopt;
+  return std::int64_t{each} * count;
+}
+
+std::int64_t saved_at_step_0(const models::RunSettings& settings) {
+  const auto samples = settings.find(kAtStep0);
+  return samples == settings.end() ? 0 : std::strtoll(samples->second.c_str(), nullptr, 10);
+}
+
 // The samples in a row of a CSV file; 0 for its header.
 std::optional<std::int64_t> samples_of(const std::string& line) {
   if (line.starts_with("step,")) return 0;
@@ -38,6 +57,25 @@ std::optional<std::int64_t> samples_of(const std::string& line) {
 }
 
 }  // namespace
+
+std::string batch_text(const config::TrainConfig& config) {
+  return "micro-batches of " + std::to_string(config.micro_batch_size) + ", " +
+         std::to_string(config.gradient_accumulation_steps * config.world_size) + " a step";
+}
+
+SamplesAxis axis_behind(const models::RunState* resumed, const config::TrainConfig& config) {
+  const std::int64_t batch = config.train_batch_size;
+  if (resumed == nullptr) return batch;
+  const SamplesAxis before(saved_batch(resumed->settings).value_or(batch),
+                           saved_at_step_0(resumed->settings));
+  return {batch, before.at(resumed->step) - resumed->step * batch};
+}
+
+void note_axis(const SamplesAxis& axis, const config::TrainConfig& config,
+               models::RunSettings& settings) {
+  settings[kBatchSetting] = batch_text(config);
+  if (axis.at_step_0 != 0) settings[kAtStep0] = std::to_string(axis.at_step_0);
+}
 
 std::vector<Scalar> scalars_of(const StepRecord& record, bool times) {
   std::vector<Scalar> scalars;
@@ -76,12 +114,10 @@ std::string python_number(double value) {
 }
 
 Monitors::Monitors(const config::MonitorsConfig& config, std::int64_t committed_step,
-                   std::int64_t samples_per_step)
-    : config_(config),
-      committed_samples_(committed_step * samples_per_step),
-      samples_per_step_(samples_per_step) {
+                   const SamplesAxis& axis)
+    : config_(config), axis_(axis), committed_samples_(axis.at(committed_step)) {
   if (config.tensorboard.enabled)
-    events_.emplace(config.tensorboard.directory(), committed_samples_ + samples_per_step);
+    events_.emplace(config.tensorboard.directory(), committed_samples_ + 1);
   if (!config.csv.enabled) return;
   make_directory(config.csv.directory());
   for (const char* name : kTags) {
@@ -93,7 +129,7 @@ Monitors::Monitors(const config::MonitorsConfig& config, std::int64_t committed_
 void Monitors::append(const StepRecord& record) {
   if (!events_ && !config_.csv.enabled) return;
   const std::vector<Scalar> scalars = scalars_of(record, config_.wall_clock_breakdown);
-  const std::int64_t samples = record.step * samples_per_step_;
+  const std::int64_t samples = axis_.at(record.step);
   if (config_.csv.enabled)
     for (const Scalar& scalar : scalars) {
       // Rows end as those of Python's csv module.

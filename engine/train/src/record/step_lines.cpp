@@ -27,8 +27,8 @@ void write_or_wait(bool& waits, const char* what, std::int64_t step,
 }  // namespace
 
 StepLines::StepLines(const std::string& report_dir, const config::MonitorsConfig& monitors,
-                     std::int64_t committed_step, std::int64_t samples_per_step)
-    : steps_(report_dir, committed_step), monitors_(monitors, committed_step, samples_per_step) {}
+                     std::int64_t committed_step, const SamplesAxis& axis)
+    : steps_(report_dir, committed_step), monitors_(monitors, committed_step, axis) {}
 
 StepLines::~StepLines() {
   if (!lines_wait_ && !values_wait_) return;

@@ -16,7 +16,7 @@ class StepLines {
  public:
   // As StepsFile and Monitors; throws their errors. An empty `report_dir` has no steps.jsonl.
   StepLines(const std::string& report_dir, const config::MonitorsConfig& monitors,
-            std::int64_t committed_step, std::int64_t samples_per_step);
+            std::int64_t committed_step, const SamplesAxis& axis);
   // Tries to write what still waits; the log says what was lost.
   ~StepLines();
   StepLines(const StepLines&) = delete;

@@ -191,9 +191,12 @@ class Run {
     tally_.begun_from = progress_;
     // A run that only evaluates leaves the monitors' files of the run before as they are.
     const bool monitored = setup_.total_steps > progress_.step && ranks_.is_first();
+    const SamplesAxis axis =
+        axis_behind(setup_.source.state ? &*setup_.source.state : nullptr, setup_.plan.config);
+    note_axis(axis, setup_.plan.config, setup_.identity.settings);
     lines_ = std::make_unique<StepLines>(
         request_.report_dir, monitored ? setup_.plan.config.monitors : config::MonitorsConfig{},
-        progress_.committed_step, setup_.plan.config.train_batch_size);
+        progress_.committed_step, axis);
     const bool survives =
         resources_->commits_swap() || !setup_.plan.config.sluice.checkpoints.directory.empty();
     if (!survives && setup_.total_steps > progress_.step && ranks_.is_first()) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "record/monitors.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/config/lr_schedule.hpp"
@@ -130,9 +131,7 @@ models::RunSettings settings_of(const TrainRequest& request, const plan::Plan& p
                                 const Data& data) {
   const config::TrainConfig& config = plan.config;
   models::RunSettings settings = {
-      {"batch", "micro-batches of " + std::to_string(config.micro_batch_size) + ", " +
-                    std::to_string(config.gradient_accumulation_steps * config.world_size) +
-                    " a step"},
+      {kBatchSetting, batch_text(config)},
       {"device", device_text(plan)},
       {"dropout", dropout_text(plan.model)},
       {"gradient clipping", shortest(config.gradient_clipping)},

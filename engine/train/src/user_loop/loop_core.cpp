@@ -303,8 +303,7 @@ void LoopCore::open_lines() {
   if (!monitors.tensorboard.enabled && !monitors.csv.enabled) return;
   config::MonitorsConfig without_times = monitors;
   without_times.wall_clock_breakdown = false;  // the caller's work is not timed
-  lines_ = std::make_unique<StepLines>(std::string(), without_times, progress_.step,
-                                       config_.train_batch_size);
+  lines_ = std::make_unique<StepLines>(std::string(), without_times, progress_.step, axis_);
 }
 
 void LoopCore::show_step(const StepResult& result, bool was_told_loss) {

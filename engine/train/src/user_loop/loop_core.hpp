@@ -161,6 +161,7 @@ class LoopCore {
   void finish_step(bool ending);
   bool is_own_checkpoint_dir(const std::string& directory) const;
   void end_step_before_load();
+  void begin_axis(const models::RunState* resumed);
   void open_lines();
   void show_step(const StepResult& result, bool was_told_loss);
   void commit(bool ending);
@@ -194,6 +195,8 @@ class LoopCore {
   std::int64_t saved_step_ = 0;   // begun with, loaded, or saved as a checkpoint anywhere
   bool updates_running_ = false;  // of the last step; finish_step() waits for them
   StepResult last_;
+  RunIdentity identity_;  // has the place on the monitors' axis
+  SamplesAxis axis_ = 1;
   std::unique_ptr<StepLines> lines_;  // of rank 0, from the first step on
   // Set while the weights and states are a mix, because load_checkpoint() failed on the way: why.
   std::string failed_load_;

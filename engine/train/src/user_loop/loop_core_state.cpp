@@ -147,6 +147,7 @@ void LoopCore::bring_in_states(const RunSource& source) {
   } else {
     begin_progress(progress_, *resources_->communicator);
   }
+  begin_axis(source.state ? &*source.state : nullptr);
   const auto bring_in = [&](std::size_t l) {
     fills[l].finish();
     if (plan_.units[l].frozen) bring_in_frozen(l);
@@ -220,7 +221,7 @@ void LoopCore::finish_step(bool ending) {
 // Steps of a user's loop wait for a checkpoint that is due: the caller may look for it.
 void LoopCore::commit(bool ending) {
   finish_moves();  // of a step that has not ended: as in save_checkpoint()
-  commit_step(*resources_, *checkpoints_, progress_, {}, ending);
+  commit_step(*resources_, *checkpoints_, progress_, identity_, ending);
   finish_checkpoint(*resources_, *checkpoints_, progress_);
 }
 
@@ -257,7 +258,7 @@ void LoopCore::save_checkpoint(const std::string& directory) {
     return std::string();
   });
   const Progress before = progress_;
-  write_checkpoint(*checkpoints_, progress_, {}, directory);
+  write_checkpoint(*checkpoints_, progress_, identity_, directory);
   saved_step_ = progress_.step;
   if (is_own_checkpoint_dir(directory) && !resources_->commits_swap()) return;
   // No run resumes from a checkpoint elsewhere by itself, and states on NVMe are committed there:
@@ -292,6 +293,12 @@ void LoopCore::end_step_before_load() {
   updates_running_ = false;
 }
 
+void LoopCore::begin_axis(const models::RunState* resumed) {
+  axis_ = axis_behind(resumed, config_);
+  identity_.settings.clear();
+  note_axis(axis_, config_, identity_.settings);
+}
+
 RunSource LoopCore::read_checkpoint(const std::string& directory) {
   SLUICE_CHECK(resources_ != nullptr, "call initialize() first");
   finish_moves();  // their reductions use the communicator of this thread
@@ -313,6 +320,7 @@ std::int64_t LoopCore::load_checkpoint(const RunSource& source) {
   lines_.reset();
   ++weights_version_;
   resume_progress(progress_, source, *resources_->communicator);
+  begin_axis(&*source.state);
   progress_.committed_step = -1;  // the directories of this run have another state
   last_ = StepResult();
   last_.step = saved_step_ = progress_.step;
