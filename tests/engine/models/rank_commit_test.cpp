@@ -26,12 +26,30 @@ TEST(RankTexts, EachRankHasTheTextsOfAll) {
   const std::vector<std::string> own = {"", "a longer text of rank 1", "x"};
   TempDir dir;
   const std::vector<std::string> errors = on_ranks(dir.path(), 3, [&](Rank& rank) {
-    const auto texts = gather_texts(*rank.communicator, own[static_cast<std::size_t>(rank.rank)]);
+    const auto texts =
+        gather_texts(*rank.communicator, own[static_cast<std::size_t>(rank.rank)], "texts");
     EXPECT_EQ(texts, own);
-    EXPECT_EQ(broadcast_text(*rank.communicator, std::to_string(rank.rank)), "0");
-    EXPECT_EQ(broadcast_text(*rank.communicator, ""), "");
+    EXPECT_EQ(broadcast_text(*rank.communicator, std::to_string(rank.rank), "a text"), "0");
+    EXPECT_EQ(broadcast_text(*rank.communicator, "", "a text"), "");
   });
   EXPECT_THAT(errors, Each(""));
+}
+
+// No rank takes the text of one purpose for that of another.
+TEST(RankTexts, RanksThatDoDifferentThingsAreTold) {
+  TempDir dir;
+  const auto errors = on_ranks(dir.path(), 2, [](Rank& rank) {
+    rank.create();
+    rank.write(1);
+    if (rank.rank == 0) {
+      rank.commit(1);
+    } else {
+      do_on_all(*rank.communicator, rank.directory, [] {});
+    }
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("all_gather of a commit in two phases")));
+  EXPECT_THAT(errors, Each(HasSubstr("all_gather of failures of all ranks")));
+  EXPECT_FALSE(holds_state(dir.path()));
 }
 
 // With an empty directory, as a run without one on a drive.
@@ -107,7 +125,8 @@ TEST(RankCommit, ARankThatIsAStepAheadGoesBack) {
 void replace_manifest(const Rank& rank, std::int64_t step) {
   const std::uint64_t digest = rank.store->prepare_commit(step, to_json(state_at(step, 2)));
   offload::RankManifest manifest{.step = step, .digests = {}};
-  for (const std::string& each : gather_texts(*rank.communicator, std::to_string(digest)))
+  for (const std::string& each :
+       gather_texts(*rank.communicator, std::to_string(digest), "digests"))
     manifest.digests.push_back(std::stoull(each));
   if (rank.rank == 0) offload::replace_rank_manifest(rank.directory, manifest, Durability::process);
 }

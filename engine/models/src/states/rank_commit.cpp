@@ -57,7 +57,8 @@ std::vector<std::uint64_t> prepare_all(offload::SwapStore& store, zero::Communic
   std::vector<std::uint64_t> digests;
   const std::string mine =
       pack_texts({encode_failure(own), std::to_string(step), std::to_string(own_digest)});
-  for (const std::string& each : told(own, [&] { return gather_texts(ranks, mine); })) {
+  for (const std::string& each :
+       told(own, [&] { return gather_texts(ranks, mine, "a commit in two phases"); })) {
     const std::vector<std::string> part = unpack_texts(each);
     failures.push_back(part.at(0));
     steps.push_back(part.at(1));
@@ -136,21 +137,24 @@ std::vector<std::string> unpack_texts(const std::string& packed) {
   return texts;
 }
 
-std::string broadcast_text(zero::Communicator& ranks, const std::string& text) {
+std::string broadcast_text(zero::Communicator& ranks, const std::string& text,
+                           const std::string& label) {
   std::array<std::uint64_t, 1> size{text.size()};
-  ranks.broadcast(std::as_writable_bytes(std::span(size)), 0);
+  ranks.broadcast(std::as_writable_bytes(std::span(size)), 0, label);
   std::string received = ranks.rank() == 0 ? text : std::string();
   received.resize(size[0]);
   if (!received.empty())
-    ranks.broadcast(std::as_writable_bytes(std::span(received.data(), received.size())), 0);
+    ranks.broadcast(std::as_writable_bytes(std::span(received.data(), received.size())), 0, label);
   return received;
 }
 
 void do_on_all(zero::Communicator& ranks, const std::string& directory,
                const std::function<void()>& work) {
   const std::exception_ptr own = error_of(work);
-  throw_first(own, told(own, [&] { return gather_texts(ranks, encode_failure(own)); }),
-              about(directory));
+  throw_first(
+      own,
+      told(own, [&] { return gather_texts(ranks, encode_failure(own), "failures of all ranks"); }),
+      about(directory));
 }
 
 std::string do_on_first(zero::Communicator& ranks, const std::string& directory,
@@ -159,8 +163,10 @@ std::string do_on_first(zero::Communicator& ranks, const std::string& directory,
   std::exception_ptr own;
   if (ranks.rank() == 0) own = error_of([&] { text = work(); });
   // One broadcast for both: a first letter tells a failure from a result.
-  const std::string sent = told(
-      own, [&] { return broadcast_text(ranks, own ? "!" + encode_failure(own) : "=" + text); });
+  const std::string sent = told(own, [&] {
+    return broadcast_text(ranks, own ? "!" + encode_failure(own) : "=" + text,
+                          "a result of rank 0");
+  });
   if (own) std::rethrow_exception(own);
   if (sent.front() == '!') throw decode_failure(sent.substr(1), 0, about(directory));
   return sent.substr(1);

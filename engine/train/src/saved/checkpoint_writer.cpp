@@ -208,7 +208,8 @@ void CheckpointWriter::write_copy(Job& job, std::size_t unit) const {
 std::string CheckpointWriter::publish_together(const Job& job) {
   zero::Communicator& ranks = *resources_.communicator;
   offload::RankManifest manifest{.step = job.draft.step, .digests = {}};
-  for (const std::string& each : models::gather_texts(ranks, std::to_string(job.digest)))
+  for (const std::string& each :
+       models::gather_texts(ranks, std::to_string(job.digest), "digests of a checkpoint's parts"))
     manifest.digests.push_back(std::stoull(each));
   const std::string draft = job.draft.path().string();
   return models::do_on_first(ranks, draft, [&] {

@@ -38,13 +38,14 @@ models::RunState make_run_state(const plan::Plan& plan, const Progress& progress
 }
 
 void begin_progress(Progress& progress, zero::Communicator& ranks) {
-  progress.line = models::broadcast_text(ranks, random_id());
+  progress.line = models::broadcast_text(ranks, random_id(), "the line of a run");
   progress.order = 0;
 }
 
 void resume_progress(Progress& progress, const RunSource& source, zero::Communicator& ranks) {
   const std::string& line = source.state->line;
-  progress.line = models::broadcast_text(ranks, line.empty() ? random_id() : line);
+  progress.line =
+      models::broadcast_text(ranks, line.empty() ? random_id() : line, "the line of a run");
   progress.order = std::max(progress.order, source.last_order);
   progress.step = progress.committed_step = source.state->step;
   progress.checkpoint_step = source.own_swap ? 0 : progress.step;

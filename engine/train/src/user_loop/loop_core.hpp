@@ -160,6 +160,9 @@ class LoopCore {
   void show_gradient(const std::string& name, const std::function<void(torch::Tensor)>& show);
   void finish_step(bool ending);
   bool is_own_checkpoint_dir(const std::string& directory) const;
+  // Does `work`; returns whether an update had failed by its end, on this rank or another: then its
+  // error is a line in the log. Throws other errors, on every rank. All ranks call it.
+  bool has_failed_update(const std::function<void()>& work);
   void end_step_before_load();
   void begin_axis(const models::RunState* resumed);
   void open_lines();

@@ -3,6 +3,8 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
+#include <exception>
 #include <filesystem>
 #include <utility>
 
@@ -15,7 +17,9 @@
 #include "saved/saved_state.hpp"
 #include "saved/swap_commit.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/error_of.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/rank_failure.hpp"
 #include "sluice/base/threads.hpp"
 #include "sluice/models/bound_params.hpp"
 #include "sluice/models/parallel_check.hpp"
@@ -276,20 +280,36 @@ bool LoopCore::is_own_checkpoint_dir(const std::string& directory) const {
   return !own.empty() && normal(own) == normal(directory);
 }
 
+// A rank's parts of an update may fail while those of the others succeed, and all ranks have to go
+// on alike.
+bool LoopCore::has_failed_update(const std::function<void()>& work) {
+  zero::Communicator& ranks = *resources_->communicator;
+  const std::exception_ptr own = error_of(work);
+  const bool failed_here = own && resources_->updater->has_failed();
+  const std::vector<std::string> failures = models::gather_texts(
+      ranks, failed_here ? encode_failure(own) : "", "updates that have failed");
+  const auto first = std::ranges::find_if_not(failures, &std::string::empty);
+  if (first == failures.end()) {
+    models::do_on_all(ranks, "", [&] {
+      if (own) std::rethrow_exception(own);
+    });
+    return false;
+  }
+  log(LogLevel::warn,
+      "replaced by a checkpoint: " +
+          (failed_here
+               ? failure_text(own)
+               : decode_failure(*first, static_cast<int>(first - failures.begin())).what()));
+  return true;
+}
+
 // The checkpoint replaces what an update that failed left; other failures are the caller's. After a
-// load that failed the weights and states are a mix, so no step is committed.
+// load or an update that failed the weights and states are a mix, so no step is committed.
 void LoopCore::end_step_before_load() {
   forget_gradients();
-  try {
-    if (failed_load_.empty()) {
-      finish_step(false);
-    } else {
-      gradients_->finish_updates(gather_stall_);
-    }
-  } catch (const std::exception& error) {
-    if (!resources_->updater->has_failed()) throw;
-    log(LogLevel::warn, std::string("replaced by a checkpoint: ") + error.what());
-  }
+  const bool is_mixed = has_failed_update([&] { gradients_->finish_updates(gather_stall_); }) ||
+                        !failed_load_.empty();
+  if (!is_mixed) has_failed_update([&] { finish_step(false); });
   updates_running_ = false;
 }
 

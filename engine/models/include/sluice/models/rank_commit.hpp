@@ -14,11 +14,15 @@
 
 namespace sluice::models {
 
-// The texts of all ranks, in rank order, on every rank. `label`: for errors of the calls. Blocks.
+// `label`: of the texts' purpose. Ranks that call for different purposes get an error that names
+// both, and not each other's texts.
+//
+// The texts of all ranks, in rank order, on every rank. Blocks.
 std::vector<std::string> gather_texts(zero::Communicator& ranks, const std::string& own,
-                                      const std::string& label = {});
+                                      const std::string& label);
 // The text of rank 0, on every rank. Blocks.
-std::string broadcast_text(zero::Communicator& ranks, const std::string& text);
+std::string broadcast_text(zero::Communicator& ranks, const std::string& text,
+                           const std::string& label);
 
 // Several texts as one, and back. unpack_texts throws InvalidArgument for a text that is not
 // packed.
