@@ -122,6 +122,10 @@ class Loop:
     def moment_names(self) -> list[str]: ...
     def save_checkpoint(self, directory: str) -> None: ...
     def load_checkpoint(self, directory: str) -> int: ...
+    @property
+    def loaded_from(self) -> str:
+        """The folder of the states that load_checkpoint() has loaded last."""
+
     def load_failed(self, directory: str) -> None:
         """What belongs to these states was not loaded: until another load_checkpoint() nothing is computed, saved or committed."""
 

@@ -18,13 +18,14 @@ namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kDraftSuffix = ".tmp";
 
-// ".2" and so on: behind a checkpoint's name, of another checkpoint of that step.
-bool is_repeat(std::string_view suffix) {
+// The number of ".2" and so on: behind a checkpoint's name, of another checkpoint of that step. 0
+// for other texts.
+int repeat_of(std::string_view suffix) {
   int number = 0;
   const char* const end = suffix.data() + suffix.size();
-  if (!suffix.starts_with('.')) return false;
+  if (!suffix.starts_with('.')) return 0;
   const auto [stopped, problem] = std::from_chars(suffix.data() + 1, end, number);
-  return problem == std::errc() && stopped == end && number >= 2;
+  return problem == std::errc() && stopped == end && number >= 2 ? number : 0;
 }
 
 }  // namespace
@@ -60,7 +61,8 @@ std::optional<CheckpointFolder> checkpoint_folder_of(const std::string& path) {
   const char* const end = number.data() + number.size();
   const auto [stopped, problem] = std::from_chars(number.data(), end, folder.step);
   if (problem != std::errc() || folder.step < 0) return std::nullopt;
-  if (stopped != end && (folder.is_draft || !is_repeat({stopped, end}))) return std::nullopt;
+  if (stopped != end) folder.number = repeat_of({stopped, end});
+  if (folder.number == 0 || (folder.is_draft && stopped != end)) return std::nullopt;
   return folder;
 }
 

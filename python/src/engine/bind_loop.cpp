@@ -329,6 +329,7 @@ void bind_loop(py::module_& module) {
            Unlocked())
       .def("load_checkpoint", forward_to(&HookedLoop::load_checkpoint), py::arg("directory"),
            Unlocked())
+      .def_property_readonly("loaded_from", forward_to(&HookedLoop::loaded_from))
       .def("load_failed", forward_to(&HookedLoop::load_failed))
       .def("counters", &counters);
   bind_values(loop);

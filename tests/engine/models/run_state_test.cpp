@@ -16,7 +16,7 @@ RunState sample() {
   RunState state;
   state.line = "0123456789abcdef";
   state.order = 9;  // two steps were abandoned
-  state.saved_at = 1'790'000'000;
+  state.saved_at = 1'790'000'000'123'456'789;
   state.model = "{}";
   state.step = 7;
   state.updates = 6;
@@ -48,6 +48,7 @@ TEST(RunState, ComesBackAsItWasWritten) {
   const RunState state = parse_run_state(to_json(sample()), "DIR/manifest.json");
   EXPECT_EQ(state.line, "0123456789abcdef");
   EXPECT_EQ(state.order, 9);
+  EXPECT_EQ(state.saved_at, 1'790'000'000'123'456'789);
   EXPECT_EQ(state.step, 7);
   EXPECT_EQ(state.updates, 6);
   EXPECT_EQ(state.units.at(0).params.at(0).name, "wte.weight");
@@ -66,6 +67,18 @@ TEST(RunState, AManifestWithoutAFormatIsInTheOneThatThereWas) {
   json = to_json(sample());
   json.replace(json.find("split"), 5, "spilt");
   EXPECT_THAT(refusal_of(json), HasSubstr("DIR/manifest.json"));
+}
+
+TEST(RunState, OlderManifestsHaveTheSecondInWhichTheyWereSaved) {
+  std::string json = to_json(sample());
+  const std::string key = "\"saved_at_ns\":123456789,";
+  ASSERT_NE(json.find(key), std::string::npos);
+  json.erase(json.find(key), key.size());
+  const std::int64_t saved_at = parse_run_state(json, "DIR/manifest.json").saved_at;
+  EXPECT_GT(saved_at, sample().saved_at) << "none within that second is later";
+  EXPECT_LT(saved_at, 1'790'000'001'000'000'000);
+  json.replace(json.find("1790000000"), 10, "0");  // not recorded
+  EXPECT_EQ(parse_run_state(json, "DIR/manifest.json").saved_at, 0);
 }
 
 TEST(RunState, NamesTheOptimizerWhichWasAdamInOlderManifests) {
@@ -136,6 +149,7 @@ TEST(RunState, ValuesThatNoRunHasAreRefusedWithTheFile) {
   const std::vector<std::function<void(RunState&)>> changes = {
       [](RunState& s) { s.step = -1; },
       [](RunState& s) { s.order = 6; },
+      [](RunState& s) { s.saved_at = -5'000'000'000; },
       [](RunState& s) { s.updates = -1; },
       [](RunState& s) { s.updates = 8; },
       [](RunState& s) { s.compute_threads = 0; },

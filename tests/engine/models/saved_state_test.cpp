@@ -219,7 +219,7 @@ TEST(Checkpoints, ADamagedOneThatWasMadeLaterMayBeTheNewest) {
   Checkpoint whole;
   whole.path = "step-00000100";
   whole.step = whole.order = 100;
-  whole.saved_at = 1'790'000'000;
+  whole.saved_at = 1'790'000'000'000'000'000;
   Checkpoint damaged;
   damaged.path = "step-00000012";
   damaged.step = damaged.order = 12;
@@ -228,6 +228,26 @@ TEST(Checkpoints, ADamagedOneThatWasMadeLaterMayBeTheNewest) {
   EXPECT_NO_THROW(check_none_damaged_after({damaged, whole}, &whole));
   ++damaged.saved_at;  // the run went back to step 11, and on
   EXPECT_THROW(check_none_damaged_after({damaged, whole}, &whole), StorageError);
+}
+
+// As older versions left them, which wrote whole seconds.
+TEST(Checkpoints, ThoseWithOneTimeAndStepAreInTheOrderOfTheirNames) {
+  TempDir dir;
+  const auto save = [&](const std::string& name, std::int64_t order) {
+    Rank rank;
+    rank.directory = dir.file(name);
+    rank.create();
+    rank.write(3);
+    RunState state = state_at(3, 1);
+    state.line = "of " + name;
+    state.order = order;
+    state.saved_at = 1'790'000'000'999'999'999;
+    rank.store->commit(3, to_json(state));
+    EXPECT_EQ(newest_checkpoint(dir.path()), rank.directory);
+  };
+  save("step-00000003", 4);
+  save("step-00000003.2", 5);
+  save("step-00000003.10", 3);
 }
 
 TEST(VerifyRanks, ChecksThePartsOfAll) {

@@ -27,11 +27,13 @@ TEST(CheckpointFolder, IsToldByItsName) {
   ASSERT_TRUE(folder.has_value());
   EXPECT_EQ(folder->path, "/a/step-00000026");
   EXPECT_EQ(folder->step, 26);
+  EXPECT_EQ(folder->number, 1);
   EXPECT_FALSE(folder->is_draft);
   EXPECT_TRUE(checkpoint_folder_of(checkpoint_draft_path("/a", 26))->is_draft);
   const auto second = checkpoint_folder_of("/a/step-00000026.2");
   ASSERT_TRUE(second.has_value());
   EXPECT_EQ(second->step, 26);
+  EXPECT_EQ(second->number, 2);
   EXPECT_FALSE(second->is_draft);
   for (const char* path : {"/a/step-", "/a/step-.tmp", "/a/step-1a", "/a/step--1", "/a/step-1.tmp2",
                            "/a/step-1.1", "/a/step-1.2.tmp", "/a/step-1.", "/a/step-1.2x",

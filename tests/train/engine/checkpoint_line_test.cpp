@@ -3,15 +3,15 @@
 
 #include <gmock/gmock.h>
 
-#include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include "captured_log.hpp"
 #include "engine_support.hpp"
 #include "sluice/models/checkpoints.hpp"
 #include "sluice/models/run_state.hpp"
+#include "sluice/models/saved_state.hpp"
+#include "sluice/nvme/io_engine.hpp"
 #include "sluice/offload/swap_store.hpp"
 
 namespace sluice::test {
@@ -164,7 +164,6 @@ TEST_F(CheckpointLine, OfTwoRunsTheOneThatSavedLastIsTakenAndTheOtherNamed) {
     train(first, 0, 5);
     first.engine.save_checkpoint(folder_.path());
   }
-  std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // the time is kept in seconds
   Trained second(config(), Model());
   second.engine.initialize();
   train(second, 0, 2);
@@ -173,6 +172,28 @@ TEST_F(CheckpointLine, OfTwoRunsTheOneThatSavedLastIsTakenAndTheOtherNamed) {
   EXPECT_EQ(newest(), "step-00000002");
   EXPECT_TRUE(log.contains("checkpoints of more than one run"));
   EXPECT_TRUE(log.contains("step-00000005 is of another run"));
+}
+
+TEST_F(CheckpointLine, TheOneThatSavedLastIsTakenWhateverTheClockSaid) {
+  {
+    Trained first(config(), Model());
+    first.engine.initialize();
+    train(first, 0, 2);
+    first.engine.save_checkpoint(folder_.path());
+  }
+  const std::string path = folder_.file("step-00000002");
+  models::RunState state = models::read_state(path).state;
+  constexpr std::int64_t kHour = 3'600'000'000'000;
+  state.saved_at += kHour;  // the clock was fast
+  state.step = state.order = 3;
+  nvme::IoEngine io(nvme::make_backend(nvme::BackendKind::threads, 4, 1).backend, {});
+  offload::SwapStore::open(path, io, Durability::process, nvme::DirectIo::automatic)
+      ->commit(3, models::to_json(state));
+  Trained second(config(), Model());
+  second.engine.initialize();
+  train(second, 0, 2);
+  second.engine.save_checkpoint(folder_.path());
+  EXPECT_EQ(newest(), "step-00000002.2");
 }
 
 TEST_F(CheckpointLine, ADamagedNewestCheckpointIsNamedWithTheWholeOneBeforeIt) {

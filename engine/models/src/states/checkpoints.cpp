@@ -17,16 +17,18 @@ namespace sluice::models {
 
 namespace {
 
-// Seconds since 1970: when the last file came into a folder; 0: unknown.
+// Nanoseconds since 1970: when the last file came into a folder; 0: unknown.
 std::int64_t made_at(const std::string& path) {
   struct stat status {};
-  return ::stat(path.c_str(), &status) == 0 ? status.st_mtime : 0;
+  if (::stat(path.c_str(), &status) != 0) return 0;
+  return std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
 }
 
 Checkpoint read_checkpoint(const offload::CheckpointFolder& folder) {
   Checkpoint found;
   found.path = folder.path;
   found.step = found.order = folder.step;
+  found.number = folder.number;
   try {
     const SavedState saved = read_state(folder.path);
     found.step = saved.state.step;
@@ -57,8 +59,14 @@ bool is_finished(const offload::CheckpointFolder& folder) {
   }
 }
 
-bool is_later(const Checkpoint& a, const Checkpoint& b) {
-  return std::tie(a.order, a.saved_at) > std::tie(b.order, b.saved_at);
+// Both rules decide by the folder's number at last: manifests of older versions, which have whole
+// seconds, may have equal times. _training/saved/states.py has the same rules.
+bool is_later_in_line(const Checkpoint& a, const Checkpoint& b) {
+  return std::tie(a.order, a.saved_at, a.number) > std::tie(b.order, b.saved_at, b.number);
+}
+
+bool was_saved_later(const Checkpoint& a, const Checkpoint& b) {
+  return std::tie(a.saved_at, a.number, a.order) > std::tie(b.saved_at, b.number, b.order);
 }
 
 // Null when all are damaged.
@@ -66,14 +74,12 @@ const Checkpoint* newest_of(const std::vector<Checkpoint>& found) {
   const Checkpoint* last_saved = nullptr;
   for (const Checkpoint& each : found) {
     if (!each.damage.empty()) continue;
-    if (last_saved == nullptr ||
-        std::tie(each.saved_at, each.order) > std::tie(last_saved->saved_at, last_saved->order))
-      last_saved = &each;
+    if (last_saved == nullptr || was_saved_later(each, *last_saved)) last_saved = &each;
   }
   if (last_saved == nullptr) return nullptr;
   const Checkpoint* newest = last_saved;
   for (const Checkpoint& each : found) {
-    if (each.damage.empty() && each.line == last_saved->line && is_later(each, *newest))
+    if (each.damage.empty() && each.line == last_saved->line && is_later_in_line(each, *newest))
       newest = &each;
   }
   return newest;
@@ -83,7 +89,7 @@ void warn_of_another_line(const std::vector<Checkpoint>& found, const Checkpoint
   const Checkpoint* other = nullptr;
   for (const Checkpoint& each : found) {
     if (!each.damage.empty() || each.line == newest.line) continue;
-    if (other == nullptr || is_later(each, *other)) other = &each;
+    if (other == nullptr || is_later_in_line(each, *other)) other = &each;
   }
   if (other == nullptr) return;
   log(LogLevel::warn, "the folder holds checkpoints of more than one run: " + newest.path +

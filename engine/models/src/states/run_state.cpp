@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <optional>
 
 #include "sluice/base/bytes.hpp"
@@ -57,6 +58,21 @@ Json::Value to_value(const LossScaleState& state) {
   return value;
 }
 
+constexpr std::int64_t kNanosecondsPerSecond = 1'000'000'000;
+
+// Older manifests have the second alone: the end of it, since the time is a rounded one.
+std::int64_t to_saved_at(const Json::Value& seconds, const Json::Value& nanoseconds) {
+  const std::int64_t whole = seconds.asInt64();
+  if (whole == 0) return 0;
+  const std::int64_t rest =
+      nanoseconds.isNull() ? kNanosecondsPerSecond - 1 : nanoseconds.asInt64();
+  SLUICE_CHECK(whole > 0 && whole < INT64_MAX / kNanosecondsPerSecond && rest >= 0 &&
+                   rest < kNanosecondsPerSecond,
+               "it was saved " + std::to_string(whole) + " seconds and " + std::to_string(rest) +
+                   " nanoseconds after 1970");
+  return whole * kNanosecondsPerSecond + rest;
+}
+
 std::optional<LossScaleState> to_loss_scale(const Json::Value& value) {
   if (value.isNull()) return std::nullopt;
   const LossScaleState state{.scale = value["scale"].asDouble(),
@@ -105,7 +121,8 @@ std::string to_json(const RunState& state) {
   Json::Value root(Json::objectValue);
   root["line"] = state.line;
   root["order"] = Json::Int64(state.order);
-  root["saved_at"] = Json::Int64(state.saved_at);
+  root["saved_at"] = Json::Int64(state.saved_at / kNanosecondsPerSecond);
+  root["saved_at_ns"] = Json::Int64(state.saved_at % kNanosecondsPerSecond);  // of the second
   root["model"] = state.model;
   root["step"] = Json::Int64(state.step);
   root["updates"] = Json::Int64(state.updates);
@@ -138,7 +155,7 @@ RunState parse_run_state(const std::string& json, const std::string& path) {
     state.step = root["step"].asInt64();
     state.line = root["line"].asString();
     state.order = root.get("order", Json::Int64(state.step)).asInt64();
-    state.saved_at = root["saved_at"].asInt64();
+    state.saved_at = to_saved_at(root["saved_at"], root["saved_at_ns"]);
     state.updates = root["updates"].asInt64();
     state.seed = root["seed"].asUInt64();
     state.compute_dtype = root["compute_dtype"].asString();

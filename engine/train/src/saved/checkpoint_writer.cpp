@@ -101,10 +101,13 @@ void CheckpointWriter::begin(Progress& progress, const RunIdentity& identity,
         const std::string seen = ranks.world_size() > 1 ? mark.emplace(directory).text() : "";
         job->draft =
             begin_draft(directory, progress, resources_.plan.config.sluice.checkpoints.keep);
-        return models::pack_texts({std::to_string(order_above(job->draft, progress)), seen});
+        return models::pack_texts({std::to_string(order_above(job->draft, progress)), seen,
+                                   std::to_string(job->draft.last_saved_at)});
       }));
   progress.order = std::stoll(begun.at(0));
   job->state = make_run_state(resources_.plan, progress, identity);
+  const std::int64_t last_saved_at = std::stoll(begun.at(2));
+  job->state.saved_at = std::max(job->state.saved_at, last_saved_at + 1);
   job->folder = job->draft.path();
   try {
     models::do_on_all(ranks, directory, [&] {

@@ -79,12 +79,9 @@ void try_remove_checkpoint(const std::string& path) {
 
 using Checkpoints = std::vector<models::Checkpoint>;
 
-// Those of `line` in `directory`, oldest first. Those that cannot be read belong to no line.
-Checkpoints checkpoints_of_line(const std::string& directory, const std::string& line) {
-  Checkpoints found = models::list_checkpoints(directory);
-  std::erase_if(found, [&](const models::Checkpoint& each) {
-    return !each.damage.empty() || each.line != line;
-  });
+// Those of `line`, oldest first.
+Checkpoints checkpoints_of_line(Checkpoints found, const std::string& line) {
+  std::erase_if(found, [&](const models::Checkpoint& each) { return each.line != line; });
   std::stable_sort(found.begin(), found.end(),
                    [](const auto& a, const auto& b) { return a.order < b.order; });
   return found;
@@ -140,10 +137,13 @@ void sync_tree(const fs::path& directory) {
 }
 
 Draft begin_draft(const std::string& directory, const Progress& progress, std::int64_t keep) {
-  Draft draft{.directory = directory,
-              .step = progress.step,
-              .keep = keep,
-              .before = checkpoints_of_line(directory, progress.line)};
+  Draft draft{.directory = directory, .step = progress.step, .keep = keep, .before = {}};
+  Checkpoints found = models::list_checkpoints(directory);
+  // Those that cannot be read belong to no line, and their time is unknown.
+  std::erase_if(found, [](const models::Checkpoint& each) { return !each.damage.empty(); });
+  for (const models::Checkpoint& each : found)
+    draft.last_saved_at = std::max(draft.last_saved_at, each.saved_at);
+  draft.before = checkpoints_of_line(std::move(found), progress.line);
   offload::remove_checkpoint_files(draft.path());
   make_folder(draft.path());
   return draft;

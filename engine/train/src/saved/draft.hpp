@@ -19,6 +19,7 @@ struct Draft {
   std::int64_t step = 0;
   std::int64_t keep = 1;                   // checkpoints of the line, with this one
   std::vector<models::Checkpoint> before;  // of the line, oldest first
+  std::int64_t last_saved_at = 0;          // of all lines in the directory (models::RunState)
 
   std::filesystem::path path() const;
 };

@@ -11,9 +11,9 @@ namespace sluice::train {
 
 namespace {
 
-std::int64_t seconds_since_1970() {
+std::int64_t nanoseconds_since_1970() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::seconds>(now).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
 }  // namespace
@@ -22,7 +22,7 @@ models::RunState make_run_state(const plan::Plan& plan, const Progress& progress
                                 const RunIdentity& identity) {
   return {.line = progress.line,
           .order = progress.order,
-          .saved_at = seconds_since_1970(),
+          .saved_at = nanoseconds_since_1970(),
           .model = model_text(plan),
           .units = stored_units(plan),
           .step = progress.step,

@@ -196,6 +196,10 @@ std::int64_t HookedLoop::load_checkpoint(const std::string& directory) {
   return core_->load_checkpoint(core_->read_checkpoint(directory));
 }
 
+std::string HookedLoop::loaded_from() const {
+  return core_->loaded_from();
+}
+
 std::vector<HookedLoop::Group> HookedLoop::groups() const {
   const plan::Plan& plan = core_->plan();
   std::vector<Group> groups;

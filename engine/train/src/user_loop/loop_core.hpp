@@ -124,6 +124,9 @@ class LoopCore {
   // Changes nothing. Throws StorageError where the state cannot be that of these units.
   RunSource read_checkpoint(const std::string& directory);
   std::int64_t load_checkpoint(const RunSource& source);  // of read_checkpoint()
+  // The state that load_checkpoint() has loaded last, which has returned; HookedLoop has the
+  // contract.
+  const std::string& loaded_from() const { return loaded_from_; }
   // As after a load_checkpoint() that failed on the way.
   void load_failed(const std::string& directory);
   EngineCounters counters() const;
@@ -203,6 +206,7 @@ class LoopCore {
   std::unique_ptr<StepLines> lines_;  // of rank 0, from the first step on
   // Set while the weights and states are a mix, because load_checkpoint() failed on the way: why.
   std::string failed_load_;
+  std::string loaded_from_;
 };
 
 }  // namespace sluice::train

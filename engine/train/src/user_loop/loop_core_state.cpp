@@ -337,6 +337,7 @@ std::int64_t LoopCore::load_checkpoint(const RunSource& source) {
     throw;
   }
   failed_load_.clear();
+  loaded_from_ = source.directory;
   lines_.reset();
   ++weights_version_;
   resume_progress(progress_, source, *resources_->communicator);

@@ -18,6 +18,7 @@ namespace sluice::offload {
 struct CheckpointFolder {
   std::string path;
   std::int64_t step = 0;
+  int number = 1;  // 2 in step-00000026.2
   // Being written or removed, or left by a run that was killed meanwhile.
   bool is_draft = false;
 };

@@ -12,7 +12,7 @@ from torch import nn
 from ..._errors import StorageError
 from .. import ranks
 from . import buffers, client, extra_states
-from .states import State, check_ours, check_parameters, check_weights, newest, states_of
+from .states import State, check_ours, check_parameters, check_weights, newest, read, states_of
 from .weights import weights_of
 
 if TYPE_CHECKING:
@@ -104,28 +104,38 @@ def load(
     ``take`` takes it when the states are there. ``strict``: buffers and extra states must be those of the model.
     """
 
-    def checked() -> tuple[int, dict[str, Any]]:
+    def checked() -> tuple[State | None, dict[str, Any]]:
         check_ours(folder)
         found = newest(states_of(folder)) if os.path.isdir(folder) else None
         if found is None:
-            return 0, {}  # the extension says what is wrong
+            return None, {}  # the extension says what is wrong
         check_parameters(found, offloaded)
         saved = _beside(found, offloaded, keys, strict)
         check(saved)
-        return found.step, saved
+        return found, saved
 
     expected, saved = ranks.together(checked)
-    step = int(offloaded.loop.load_checkpoint(folder))
+    offloaded.loop.load_checkpoint(folder)
 
     def rest() -> dict[str, Any]:
-        if step != expected:
-            raise StorageError(f"{folder} holds states of step {step}, and beside them a file of step {expected}")
+        _check_loaded(offloaded.loop.loaded_from, expected)
         _set_beside(offloaded, saved)
         take(saved)
         return saved
 
     with offloaded.loop.completing(folder):
         return ranks.together(rest)
+
+
+def _check_loaded(path: str, expected: State | None) -> None:
+    """Raises StorageError where the states in ``path``, which were loaded, are not those that the file beside them is of."""
+    loaded = read(os.path.normpath(path))
+    if expected is None or loaded is None or loaded.key != expected.key:
+        of = "of none" if expected is None else f"of those that were in {expected.path} before"
+        raise StorageError(
+            f"the states in {path} were loaded, and the file beside them is {of}: another program has changed the folder meanwhile; "
+            "load again"
+        )
 
 
 def find(folder: str) -> State:

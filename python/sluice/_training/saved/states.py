@@ -19,22 +19,24 @@ if TYPE_CHECKING:
 log = logging.getLogger("sluice")
 
 _DEEPSPEEDS = ("_model_states.pt", "_optim_states.pt")
-_FOLDER = re.compile(r"step-\d+(\.\d+)?$")  # a draft has another ending
+_FOLDER = re.compile(r"step-\d+(?:\.(\d+))?$")  # a draft has another ending
 
 
 class State(NamedTuple):
-    """``order``: place in the ``line`` of its run. ``key``: of its manifest's bytes. ``shapes``: of parameters, by name."""
+    """``order``: place in the ``line`` of its run. ``saved_at``: nanoseconds since 1970. ``number``: in the folder's name, of
+    several of one step. ``key``: of its manifest's bytes. ``shapes``: of parameters, by name."""
 
     path: str
     step: int
     line: str
     order: int
     saved_at: int
+    number: int
     key: str
     shapes: dict[str, list[int]]
 
 
-def _read(path: str) -> State | None:
+def read(path: str) -> State | None:
     """None for a folder that is no whole state: the extension says why when it is asked to load.
 
     Raises OSError where a file that is there cannot be read: its state may be whole.
@@ -50,9 +52,11 @@ def _read(path: str) -> State | None:
         # The last line is the checksum.
         saved = json.loads(json.loads(data[: data.rstrip().rfind(b"\n")])["metadata"])
         shapes = {param["name"]: param["shape"] for unit in saved["units"] for param in unit["params"]}
-        return State(
-            path, saved["step"], saved["line"], saved["order"], saved["saved_at"], f"{zlib.crc32(key):08x}", shapes
-        )
+        # Older versions wrote whole seconds.
+        saved_at = saved["saved_at"] * 10**9 + saved.get("saved_at_ns", 10**9 - 1)
+        named = _FOLDER.match(os.path.basename(path))
+        number = int(named.group(1) or 1) if named else 1
+        return State(path, saved["step"], saved["line"], saved["order"], saved_at, number, f"{zlib.crc32(key):08x}", shapes)
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return None
 
@@ -67,19 +71,23 @@ def states_of(folder: str) -> list[State]:
 
     Raises OSError where a file of one cannot be read.
     """
-    own = _read(os.path.normpath(folder))
+    own = read(os.path.normpath(folder))
     if own is not None:
         return [own]
-    found = map(_read, folders_of(folder))
+    found = map(read, folders_of(folder))
     return sorted((state for state in found if state is not None), key=lambda state: (state.step, state.order))
 
 
 def newest(states: list[State]) -> State | None:
-    """The one that the extension loads: the last of the line that was saved last (docs/durability.md)."""
+    """The one that the extension loads: the last of the line that was saved last (docs/durability.md).
+
+    Its rules are in engine/models/src/states/checkpoints.cpp, too.
+    """
     if not states:
         return None
-    last = max(states, key=lambda state: (state.saved_at, state.order))
-    return max((state for state in states if state.line == last.line), key=lambda state: (state.order, state.saved_at))
+    last = max(states, key=lambda state: (state.saved_at, state.number, state.order))
+    of_line = (state for state in states if state.line == last.line)
+    return max(of_line, key=lambda state: (state.order, state.saved_at, state.number))
 
 
 def check_ours(folder: str) -> None:

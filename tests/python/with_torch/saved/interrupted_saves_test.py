@@ -6,7 +6,6 @@ import resource
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from small_models import config, engine_of, make, train
 from torch import nn
 
 import sluice
-from sluice._training.saved import buffers, client
+from sluice._training.saved import buffers, checkpoint, client
 
 
 class Marked(nn.Linear):
@@ -107,16 +106,41 @@ def test_a_tag_that_is_saved_again_has_the_old_or_the_new_pair_at_any_moment(
     assert [name[7:15] for name in names] == sorted(path.name[5:] for path in (tmp_path / "last").glob("step-*"))
 
 
-def test_states_of_two_runs_at_one_step_keep_their_files(tmp_path: Path) -> None:
-    for run in range(2):
+def save_by_runs(folder: Path, runs: int) -> list[torch.Tensor]:
+    """Each saves its step 1 at the tag "last". Returns their weights."""
+    weights = []
+    for run in range(runs):
         engine = engine_of(make(Marked))
+        with sluice.zero.GatheredParameters(engine.module.weight, modifier_rank=0), torch.no_grad():
+            engine.module.weight.fill_(run)
         step_of(engine)
-        time.sleep(1.1 * run)  # the run that saved last is known by its second
-        engine.save_checkpoint(tmp_path, "last", {"saved": run})
+        engine.save_checkpoint(folder, "last", {"saved": run})
+        weights.append(engine.module_state_dict()["weight"])
         engine.destroy()
-    assert loaded(tmp_path)[:2] == (1, {"saved": 1})
-    shutil.rmtree(tmp_path / "last" / "step-00000001.2")
-    assert loaded(tmp_path)[:2] == (1, {"saved": 0})
+    return weights
+
+
+def test_of_runs_that_save_one_tag_at_once_the_last_one_is_loaded(tmp_path: Path) -> None:
+    weights = save_by_runs(tmp_path, 3)
+    names = ["step-00000001", "step-00000001.2", "step-00000001.3"]
+    for run in reversed(range(3)):
+        step, state, weight = loaded(tmp_path)
+        assert (step, state) == (1, {"saved": run})
+        assert torch.equal(weight, weights[run])
+        shutil.rmtree(tmp_path / "last" / names[run])
+
+
+def test_weights_and_client_state_of_two_runs_are_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_by_runs(tmp_path, 2)
+    engine = engine_of(make(Marked))
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "newest", lambda states: states[0])  # as if the last one came while it is loaded
+        with pytest.raises(sluice.StorageError, match=r"step-00000001\.2 were loaded, and the file beside them is of those that were in"):
+            engine.load_checkpoint(tmp_path, "last")
+        with pytest.raises(sluice.StorageError, match="was loaded in part only"):
+            engine(torch.ones(2, 4))
+    assert_is_at(engine, 1, engine.load_checkpoint(tmp_path, "last")[1])
+    engine.destroy()
 
 
 def test_a_full_disk_is_named_with_the_file_and_the_checkpoint_before_stays(tmp_path: Path) -> None:

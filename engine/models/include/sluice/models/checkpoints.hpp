@@ -17,6 +17,7 @@ struct Checkpoint {
   std::string line;
   std::int64_t order = 0;
   std::int64_t saved_at = 0;
+  int number = 1;  // in the folder's name, of several checkpoints of one step
   // Empty, or why its manifest cannot be read; then line and order are unknown, and saved_at is
   // when its folder was last changed.
   std::string damage;

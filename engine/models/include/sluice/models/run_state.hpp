@@ -34,7 +34,10 @@ struct RunState {
   // is the step.
   std::string line;
   std::int64_t order = 0;
-  std::int64_t saved_at = 0;            // seconds since 1970; 0: not recorded
+  // Nanoseconds since 1970, in older manifests at the end of a second; 0: not recorded. A
+  // checkpoint has a later time than every checkpoint that was in its directory, whatever the clock
+  // says.
+  std::int64_t saved_at = 0;
   std::string model;                    // config::canonical_model_text
   std::vector<zero::UnitLayout> units;  // without frozen units
   std::int64_t step = 0;                // steps taken; determines the data with the seed

@@ -145,6 +145,9 @@ class __attribute__((visibility("default"))) HookedLoop {
   // As in Engine (engine.hpp).
   void save_checkpoint(const std::string& directory);
   std::int64_t load_checkpoint(const std::string& directory);
+  // The checkpoint's folder that load_checkpoint() has loaded last, which was given or lies in the
+  // directory that was; empty: none yet.
+  std::string loaded_from() const;
   // After a load_checkpoint() whose states lack what belongs to them in `directory`: until another
   // load_checkpoint() nothing may be computed, saved or committed.
   void load_failed(const std::string& directory);
