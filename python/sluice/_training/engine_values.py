@@ -246,7 +246,10 @@ class EngineValues(nn.Module):
         self.optimizer.set_lr(lr)
 
     def get_global_grad_norm(self) -> float | None:
-        """The norm of the last step, before clipping; None before the first."""
+        """The norm of the last step, before clipping; None before the first.
+
+        After a skipped step it may be non-finite, or finite where only the loss was not: :meth:`was_step_applied` tells.
+        """
         return None if self._last is None else float(self._last.gradient_norm)
 
     def was_step_applied(self) -> bool:

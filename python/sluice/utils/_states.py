@@ -74,7 +74,7 @@ def safe_set_full_optimizer_state(param: torch.nn.Parameter, value: torch.Tensor
 def safe_get_full_grad(param: torch.nn.Parameter) -> torch.Tensor | None:
     """A copy of the gradient that the step has accumulated, in fp32, without the loss scale.
 
-    None before a backward that used the parameter.
+    None before a backward of the parameter's unit. Zeros after one that did not use the parameter.
     """
     owner = _owner(param)
     gradient: torch.Tensor | None = owner.model.loop.gradient(owner.name)

@@ -294,6 +294,25 @@ TEST_F(OwnLoopErrors, ANonFiniteUpdateEndsTrainingUntilACheckpointReplacesIt) {
   EXPECT_NO_THROW(engine.finish());
 }
 
+// Every rate fails then, so the message does not name it.
+TEST_F(OwnLoopErrors, AGradientWhoseSquaresAreBeyondFp32IsNamed) {
+  trained_.reset();
+  Engine engine(config::parse_train_config(
+      R"({"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": true}, "gradient_clipping": 0,
+          "optimizer": {"type": "Adagrad", "params": {"lr": 1e-6}},
+          "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}},
+          "sluice": {"device": "host", "host_bytes": "64MiB"}})",
+      "ds.json"));
+  const Unit unit = engine.add_unit("linear", torch::nn::Linear(4, 4));
+  engine.initialize();
+  engine.backward(engine.forward(unit, torch::ones({2, 4}, torch::kBFloat16)).sum() * 1e20);
+  engine.step();
+  EXPECT_THAT(
+      error_of([&] { engine.finish(); }),
+      AllOf(HasSubstr("The likely cause is the gradient, whose norm in this step is 8.9"),
+            HasSubstr("Set gradient_clipping. "), testing::Not(HasSubstr("learning rate"))));
+}
+
 TEST_F(OwnLoopErrors, AnErrorInABackwardDropsTheStepsGradients) {
   trained_.reset();
   const Course undisturbed = run({}, 0, 4);

@@ -71,6 +71,7 @@ StepEnd end_step(const config::TrainConfig& config, const BackwardResult& backwa
   UpdateSettings clipped = update;
   clipped.step.gradient_factor = gradient_factor(config.gradient_clipping, backward.gradient_norm,
                                                  scaler.scale() * divisor_of_sums(config));
+  clipped.gradient_norm = backward.gradient_norm;
   if (!backward.updates_begun) gradients.begin_updates(clipped);
   scaler.updated();
   progress.step = step;

@@ -81,12 +81,20 @@ bool may_divide_by_zero(const cpu_adam::OptimizerConfig& optimizer) {
   return adagrad != nullptr && adagrad->epsilon == 0;
 }
 
-std::string likely_cause(const plan::Plan& plan, const cpu_adam::OptimizerConfig& optimizer) {
+std::string likely_cause(const plan::Plan& plan, const UpdateSettings& settings,
+                         const cpu_adam::OptimizerConfig& optimizer) {
   if (may_divide_by_zero(optimizer)) {
     return "The likely cause is \"eps\": 0: an element whose gradient has always been 0 becomes "
            "0 / 0. Set optimizer.params.eps above 0, for example to 1e-8";
   }
+  constexpr double kMostSquared = 1.8e19;  // its square is at the end of fp32
   std::ostringstream text;
+  if (plan.config.gradient_clipping == 0 && settings.gradient_norm > kMostSquared) {
+    text << "The likely cause is the gradient, whose norm in this step is "
+         << settings.gradient_norm << ": squares of numbers above " << kMostSquared
+         << " are beyond fp32. Set gradient_clipping";
+    return text.str();
+  }
   text << "The likely cause is a learning rate that is too large, "
        << std::visit([](const auto& of) { return of.learning_rate; }, optimizer)
        << " in this step: lower it";
@@ -173,7 +181,7 @@ namespace {
                                    const std::string& bad) {
   throw Error("step " + std::to_string(settings.training_step) + ": the update of " + bad +
               " gave a non-finite value from finite gradients, so this step is not committed. " +
-              likely_cause(plan, optimizer) + ". " + remaining_state(plan, store));
+              likely_cause(plan, settings, optimizer) + ". " + remaining_state(plan, store));
 }
 
 }  // namespace

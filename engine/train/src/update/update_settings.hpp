@@ -21,6 +21,7 @@ struct UpdateSettings {
   bool commits = true;             // the step is committed: the store needs cached parts too
   offload::ComputePoint after{};   // copies of device memory begin after this point
   double learning_rate = 0;        // of the schedule, which the groups' rates follow
+  double gradient_norm = 0;        // unclipped, for messages; 0: not known when the update begins
 
   // Whether updates with either give every element the same bits.
   bool updates_as(const UpdateSettings& other) const {
