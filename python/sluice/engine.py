@@ -230,7 +230,7 @@ class SluiceEngine(EngineCheckpoints):
         scheduler, has_loss = self.lr_scheduler, self.loop.has_loss
         step_scheduler = None if scheduler is None else step_of(scheduler, lr_kwargs or {}, self.train_batch_size())
         is_empty = not self._had_backward and ranks.world_size() == 1  # one of several ranks may have no batch
-        number = self.global_steps + 1
+        number = self._next_step()
         self._last = self.optimizer.end_step()
         self.loop.in_step, self._had_backward = 0, False
         self.global_samples += self.train_batch_size()

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,8 @@ class UsesOther(Tied):
         return nn.functional.linear(self.norm(x), self.embedding.weight)
 
 
-def interrupt_after(loop: Any, name: str, at: int) -> None:
-    """SIGINT comes while call number `at` of the loop's method runs, as it does while a call waits."""
+def interrupt_after(loop: Any, name: str, at: int, number: signal.Signals = signal.SIGINT, times: int = 1) -> None:
+    """A signal comes while call number `at` of the loop's method runs, as it does while a call waits."""
     method, count = getattr(loop, name), 0
 
     def call(*arguments: Any) -> Any:
@@ -38,7 +38,8 @@ def interrupt_after(loop: Any, name: str, at: int) -> None:
         result = method(*arguments)
         count += 1
         if count == at:
-            signal.raise_signal(signal.SIGINT)
+            for _ in range(times):
+                signal.raise_signal(number)
         return result
 
     setattr(loop, name, call)
@@ -104,6 +105,103 @@ def test_an_interrupt_in_a_loop_of_ones_own_comes_after_its_step() -> None:
         optimizer.close()
         courses.append(losses)
     assert courses[0] == courses[1]
+
+
+class Stop(BaseException):
+    """Raised by a script's handler."""
+
+
+@pytest.fixture
+def handled(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
+    """The signal has a handler of the script's own, which raises."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise Stop(number)
+
+    before = signal.signal(request.param, stop)
+    yield request.param
+    signal.signal(request.param, before)
+
+
+HANDLED = [signal.SIGTERM, signal.SIGALRM, signal.SIGINT, signal.SIGCHLD, signal.SIGRTMIN]
+WARMUP = {"type": "WarmupLR", "params": {"warmup_num_steps": 10, "warmup_max_lr": 1e-2}}
+
+
+@pytest.mark.parametrize("handled", HANDLED, indirect=True)
+def test_a_handler_of_the_script_comes_after_a_step_that_can_be_saved(handled: signal.Signals, tmp_path: Path) -> None:
+    reference = engine_of(make(), config(scheduler=WARMUP))
+    expected = train(reference, range(4))
+    reference.destroy()
+    engine = engine_of(make(), config(scheduler=WARMUP))
+    losses = train(engine, range(2))
+    interrupt_after(engine.loop, "end_step", 1, handled)
+    with pytest.raises(Stop):
+        train(engine, range(2, 3))
+    delattr(engine.loop, "end_step")
+    assert (engine.global_steps, engine.global_samples) == (3, 3 * engine.train_batch_size())
+    engine.save_checkpoint(str(tmp_path))
+    engine.destroy()
+    engine = engine_of(make(), config(scheduler=WARMUP))
+    engine.load_checkpoint(str(tmp_path))
+    assert losses == expected[:2]
+    assert train(engine, range(3, 4)) == expected[3:]
+    engine.destroy()
+
+
+@pytest.mark.parametrize("handled", [signal.SIGTERM], indirect=True)
+def test_signals_that_come_twice_in_a_step_are_one(handled: signal.Signals) -> None:
+    engine = engine_of(make())
+    interrupt_after(engine.loop, "end_step", 1, handled, times=2)
+    with pytest.raises(Stop):
+        train(engine, range(1))
+    assert engine.global_steps == 1
+    engine.destroy()
+
+
+def test_each_handler_runs_and_none_is_lost_to_another_ones_error() -> None:
+    ran: list[int] = []
+
+    def stop(number: int, frame: Any) -> None:
+        ran.append(number)
+        raise Stop(number)
+
+    numbers = [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP]
+    before = {number: signal.signal(number, stop) for number in numbers}
+    with pytest.raises(Stop) as caught, interrupts_later():
+        for number in numbers:
+            signal.raise_signal(number)
+        assert ran == []
+    assert ran == numbers
+    assert [signal.getsignal(number) for number in numbers] == [stop] * 3
+    assert caught.value.args == (signal.SIGHUP,) and isinstance(caught.value.__context__, Stop)
+    for number in numbers:
+        signal.signal(number, before[number])
+
+
+def test_a_handler_that_the_step_sets_stays() -> None:
+    before = signal.getsignal(signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    with interrupts_later():
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_step_that_a_second_interrupt_cuts_is_not_saved_and_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    engine = engine_of(make())
+    train(engine, range(1))
+    interrupt_after(engine.loop, "end_step", 1, times=2)
+    with pytest.raises(KeyboardInterrupt):
+        train(engine, range(1, 2))
+    delattr(engine.loop, "end_step")
+    with pytest.raises(sluice.Error, match="global_steps is 1, and the weights have taken 2 steps"):
+        engine.save_checkpoint(str(tmp_path))
+    assert not list(tmp_path.iterdir())
+    train(engine, range(2, 3))
+    assert "global_steps is 1, and the weights have taken 2 steps" in caplog.text
+    assert engine.global_steps == 3
+    engine.save_checkpoint(str(tmp_path))
+    engine.destroy()
 
 
 def test_an_interrupt_is_not_lost_to_an_error_of_the_step() -> None:

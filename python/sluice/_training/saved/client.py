@@ -141,7 +141,7 @@ def load(folder: str, state: State, keys: Sequence[str]) -> tuple[str, dict[str,
     step = counters.get("global_steps", state.step) - counters.get("steps_before", 0)
     if step != state.step:
         raise StorageError(
-            f"{path} is of step {step}, and the states in {state.path} are of step {state.step}: a save was interrupted; "
-            "load another checkpoint"
+            f"{path} is of step {step}, and the states in {state.path} are of step {state.step}: a save was interrupted, or a "
+            "step before it; load another checkpoint"
         )
     return path, saved

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..._errors import Error
 from .. import ranks
 from ..engine_values import EngineValues
 from . import checkpoint, client_states
@@ -35,6 +36,34 @@ class EngineCheckpoints(EngineValues):
     _steps_before: int  # of global_steps, those that the states of this engine have not taken
     lr_scheduler: Any
 
+    def _steps_behind(self) -> int:
+        """Steps that the states have taken, and the counters have not: 0 unless an exception ended a step between the two."""
+        return int(self.loop.step) - (self.global_steps - self._steps_before)
+
+    def _next_step(self) -> int:
+        """The number of the step that ends now. Warns where the counters have missed one before it."""
+        behind = self._steps_behind()
+        if behind:
+            log.warning(
+                "global_steps is %d, and the weights have taken %d steps: an exception (as of a second Ctrl-C) had ended step() "
+                "between the two, or the script has set it. It follows the weights now. The scheduler and global_samples may be %d "
+                "steps behind: load a checkpoint to have all of one step",
+                self.global_steps,
+                self.global_steps + behind,
+                behind,
+            )
+        return self.global_steps + behind + 1
+
+    def _check_counters(self) -> None:
+        """Raises :class:`sluice.Error` where counters and states are of two steps: nothing could load such a checkpoint."""
+        behind = self._steps_behind()
+        if behind:
+            raise Error(
+                f"nothing is saved: global_steps is {self.global_steps}, and the weights have taken {self.global_steps + behind} "
+                "steps. An exception (as of a second Ctrl-C) had ended step() between the two, or the script has set global_steps. The "
+                "checkpoints before are whole: load one and go on from it"
+            )
+
     def save_checkpoint(
         self,
         save_dir: str,
@@ -55,7 +84,12 @@ class EngineCheckpoints(EngineValues):
         checkpoint.check_trains(self._offloaded)  # before there is a folder
         name = f"global_step{self.global_steps}" if tag is None else str(tag)
         _check_alike("save_checkpoint", "save_dir", save_dir, name)
-        folder = ranks.together(lambda: tag_folder(save_dir, name))
+
+        def checked_folder() -> str:
+            self._check_counters()
+            return tag_folder(save_dir, name)
+
+        folder = ranks.together(checked_folder)
         of_ranks = client_states.of_ranks(client_state) if self.zero_optimization_stage() == 3 else {}
         checkpoint.save(folder, self._offloaded, lambda: {**self._beside_states(client_state), **of_ranks})
         ranks.together(lambda: set_latest(save_dir, name) if save_latest and self.global_rank == 0 else None)
