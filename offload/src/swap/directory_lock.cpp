@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,6 +11,8 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <mutex>
+#include <set>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -69,6 +72,47 @@ UniqueFd open_lock_file(const std::string& path, DirectoryLock::Mode mode) {
   if (!fd && errno != ENOENT) throw IoError(errno, "open", path);
   return fd;
 }
+
+// The descriptors of this process's locks. A forked child has them too, and would keep each
+// directory locked as long as it lives. So it gets others in their place.
+class OpenLocks {
+ public:
+  static OpenLocks& instance() {
+    static auto* const locks = new OpenLocks;  // for locks that static objects hold to the end
+    return *locks;
+  }
+  // As open_lock_file. No fork comes between: who shares the open file shares its lock.
+  UniqueFd open(const std::string& path, DirectoryLock::Mode mode) {
+    const std::scoped_lock guard(mutex_);
+    UniqueFd fd = open_lock_file(path, mode);
+    if (fd) fds_.insert(fd.get());
+    return fd;
+  }
+  // Closes a descriptor of open(). Its lock is gone, whoever else may have it; not so in a child.
+  void close(UniqueFd& fd) {
+    const std::scoped_lock guard(mutex_);
+    if (fds_.erase(fd.get()) != 0) ::flock(fd.get(), LOCK_UN);
+    fd.reset();
+  }
+
+ private:
+  OpenLocks() {
+    ::pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
+                     [] { instance().be_a_child(); });
+  }
+  // The numbers stay in use: the child's own locks close them.
+  void be_a_child() {
+    if (!fds_.empty()) {
+      const UniqueFd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+      for (const int fd : fds_) ::dup3(nothing.get(), fd, O_CLOEXEC);
+    }
+    fds_.clear();
+    mutex_.unlock();
+  }
+
+  std::mutex mutex_;
+  std::set<int> fds_;
+};
 
 // A file of this name with anything but a process id is something else's. After a loss of power its
 // bytes may be zeros.
@@ -160,13 +204,15 @@ void record_pid(int fd, const std::string& path) {
 
 }  // namespace
 
-DirectoryLock::DirectoryLock(const std::string& directory, Mode mode, const LockWait& wait) {
+DirectoryLock::DirectoryLock(const std::string& directory, Mode mode, const LockWait& wait)
+    : DirectoryLock() {  // whose object is whole, so that an error here lets go
   check_directory(directory, mode);
   const std::string path = lock_path(directory);
   Patience patience(wait, directory);
   bool locked = false;
   while (!locked) {
-    fd_ = open_lock_file(path, mode);
+    OpenLocks::instance().close(fd_);
+    fd_ = OpenLocks::instance().open(path, mode);
     if (!fd_) return;
     check_lock_file(fd_.get(), path);
     if (!try_lock(fd_.get(), mode, directory)) {
@@ -178,6 +224,10 @@ DirectoryLock::DirectoryLock(const std::string& directory, Mode mode, const Lock
     locked = is_file_at(fd_.get(), path);
   }
   if (mode == Mode::exclusive) record_pid(fd_.get(), path);
+}
+
+DirectoryLock::~DirectoryLock() {
+  OpenLocks::instance().close(fd_);
 }
 
 void HeldDirectories::hold(const std::string& directory, const LockWait& wait) {

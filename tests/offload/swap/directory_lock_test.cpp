@@ -11,6 +11,8 @@
 #include <csignal>
 #include <filesystem>
 #include <functional>
+#include <optional>
+#include <stdexcept>
 #include <thread>
 
 #include "captured_log.hpp"
@@ -89,6 +91,79 @@ TEST(DirectoryLock, IsHeldOnceInOneProcess) {
   }
   EXPECT_NO_THROW(DirectoryLock(dir.path(), Mode::exclusive));
   EXPECT_TRUE(std::filesystem::exists(dir.file("lock"))) << "the file stays";
+}
+
+// A child that was forked while `held` was, and that has let go of its own copy where `destroys`.
+// It lives until this object ends.
+class ForkedChild {
+ public:
+  ForkedChild(std::optional<DirectoryLock>& held, bool destroys) {
+    int ready[2];
+    if (::pipe(ends_) != 0 || ::pipe(ready) != 0) throw std::runtime_error("pipe");
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::close(ends_[1]);
+      if (destroys) held.reset();
+      char end = 0;
+      if (::write(ready[1], "x", 1) == 1 && ::read(ends_[0], &end, 1) == 0) ::_exit(0);
+      ::_exit(1);
+    }
+    char said = 0;
+    EXPECT_EQ(::read(ready[0], &said, 1), 1);
+    ::close(ready[0]);
+    ::close(ready[1]);
+  }
+  ~ForkedChild() {
+    ::close(ends_[0]);
+    ::close(ends_[1]);
+    int status = 1;
+    EXPECT_EQ(::waitpid(pid_, &status, 0), pid_);
+    EXPECT_EQ(status, 0);
+  }
+  ForkedChild(const ForkedChild&) = delete;
+  ForkedChild& operator=(const ForkedChild&) = delete;
+
+ private:
+  int ends_[2] = {};
+  pid_t pid_ = -1;
+};
+
+TEST(DirectoryLock, IsNotKeptByAForkedChild) {
+  const TempDir dir;
+  std::optional<DirectoryLock> held(std::in_place, dir.path(), Mode::exclusive);
+  const ForkedChild child(held, false);
+  EXPECT_THROW(DirectoryLock(dir.path(), Mode::exclusive), StorageError) << "the parent has it";
+  held.reset();
+  EXPECT_NO_THROW(DirectoryLock(dir.path(), Mode::exclusive));
+}
+
+TEST(DirectoryLock, OfAParentStaysWhenAChildLetsGo) {
+  const TempDir dir;
+  std::optional<DirectoryLock> held(std::in_place, dir.path(), Mode::exclusive);
+  const ForkedChild child(held, true);
+  EXPECT_THROW(DirectoryLock(dir.path(), Mode::exclusive), StorageError);
+}
+
+TEST(DirectoryLock, GoesWithAKilledProcessWhoseChildLives) {
+  const TempDir dir;
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const pid_t run = ::fork();
+  if (run == 0) {
+    const DirectoryLock lock(dir.path(), Mode::exclusive);
+    const pid_t orphan = ::fork();
+    if (orphan == 0) ::pause();
+    if (::write(ends[1], &orphan, sizeof(orphan)) != sizeof(orphan)) ::_exit(1);
+    ::kill(::getpid(), SIGKILL);
+  }
+  pid_t orphan = -1;
+  ASSERT_EQ(::read(ends[0], &orphan, sizeof(orphan)), static_cast<ssize_t>(sizeof(orphan)));
+  ::close(ends[0]);
+  ::close(ends[1]);
+  ::waitpid(run, nullptr, 0);
+  // The orphan's first moments may come later.
+  EXPECT_NO_THROW(DirectoryLock(dir.path(), Mode::exclusive, {std::chrono::seconds(60), nullptr}));
+  ::kill(orphan, SIGKILL);
 }
 
 TEST(DirectoryLock, LetsReadersShareAndKeepsRunsOut) {

@@ -2,7 +2,7 @@
 // DirectoryLock: holds a swap directory for this process, by a flock on DIR/lock. SwapStore locks
 // its directories itself, except those of HeldDirectories; this lock is also for a directory with
 // scratch files only, and for maintenance. The system releases the lock when the process ends,
-// however it ends; the file stays.
+// however it ends, and whichever children it has forked; the file stays.
 //
 // Thread-compatible: callers synchronise.
 
@@ -34,8 +34,13 @@ class DirectoryLock {
   // and when DIR/lock is a file of something else; Interrupted when `wait.stop` ends the wait;
   // IoError when the directory is absent, not a directory, or cannot be written.
   DirectoryLock(const std::string& directory, Mode mode, const LockWait& wait = {});
+  DirectoryLock(DirectoryLock&&) = default;
+  DirectoryLock& operator=(DirectoryLock&&) = delete;
+  // Lets go of the directory. In a forked child it does nothing: the lock is its parent's.
+  ~DirectoryLock();
 
  private:
+  DirectoryLock() = default;
   UniqueFd fd_;
 };
 
