@@ -41,11 +41,15 @@ def make_folder(folder: str) -> None:
         return
     make_folder(parent)
     os.makedirs(folder, exist_ok=True)
-    handle = os.open(parent, os.O_RDONLY)
+    _sync_names(parent)
+
+
+def _sync_names(folder: str) -> None:
+    handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:
-        raise OSError(error.errno, f"cannot sync, {error.strerror}", parent) from error
+        raise OSError(error.errno, f"cannot sync, {error.strerror}", folder) from error
     finally:
         os.close(handle)
 
@@ -53,7 +57,7 @@ def make_folder(folder: str) -> None:
 def replace(path: str, write: Callable[[str], object]) -> None:
     """Writes a file under another name, syncs it and renames it: at any moment the old or the new file is whole.
 
-    Raises OSError with the path: a full disk has no other place to say which file it was.
+    The new one survives loss of power when this returns. Raises OSError with the path: a full disk has no other place to say which file it was.
     """
     draft = f"{path}.{secrets.token_hex(4)}"
     # As open() makes files, by the process's umask: others may read a checkpoint that it lets them read.
@@ -73,6 +77,7 @@ def replace(path: str, write: Callable[[str], object]) -> None:
         if isinstance(cause, OSError):
             raise OSError(cause.errno, f"cannot write, {cause.strerror}", path) from error
         raise
+    _sync_names(os.path.dirname(os.path.abspath(path)))
 
 
 def write_bytes(path: str, data: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ from small_models import config, engine_of, make, train
 from torch import nn
 
 import sluice
-from sluice._training.saved import buffers, checkpoint, client
+from sluice._training.saved import buffers, checkpoint, client, files
 
 
 class Marked(nn.Linear):
@@ -377,3 +378,21 @@ open(os.path.join(sys.argv[2], os.environ["RANK"]), "w").write("null")
 
 def test_ranks_with_two_tags_are_refused_before_anything_is_loaded(tmp_path: Path) -> None:
     run_text(OTHER_TAGS, tmp_path)
+
+
+def test_the_folder_of_latest_is_synced_after_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    replace, sync = os.replace, os.fsync
+
+    def replaced(source: str, path: str) -> None:
+        replace(source, path)
+        done.append(f"renamed {path}")
+
+    def synced(file: int) -> None:
+        sync(file)
+        done.append(f"synced {os.readlink(f'/proc/self/fd/{file}')}")
+
+    monkeypatch.setattr(os, "replace", replaced)
+    monkeypatch.setattr(os, "fsync", synced)
+    files.set_latest(tmp_path, "t")
+    assert done[-2:] == [f"renamed {tmp_path / 'latest'}", f"synced {tmp_path}"]
