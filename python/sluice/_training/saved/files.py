@@ -27,6 +27,10 @@ def tag_folder(save_dir: str | os.PathLike[str], tag: str, exists: bool = False)
     if not exists and tag == _LATEST:
         raise ValueError(f"`{_LATEST}` is the file that names the newest checkpoint: choose another tag")
     folder = os.path.join(save_dir, tag)
+    try:
+        folder.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"the path of a checkpoint is UTF-8, and {folder!a} is not: choose another folder or tag") from None
     if not exists:
         make_folder(folder)
     elif not os.path.isdir(folder):

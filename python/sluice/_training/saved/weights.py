@@ -18,6 +18,7 @@ from ..._program import MISSING, PROGRAM
 from .states import State
 
 _FAILED = 4  # exit code of the program: what it read or wrote is at fault, and not its arguments
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def weights_of(state: State) -> dict[str, torch.Tensor]:
@@ -27,25 +28,37 @@ def weights_of(state: State) -> dict[str, torch.Tensor]:
     folder of temporary files. Raises StorageError for what is damaged, OSError where neither has room.
     """
     size_bytes = sum(4 * math.prod(shape) for shape in state.shapes.values())
-    place = _with_room(os.path.dirname(state.path), size_bytes)
+    beside = os.path.dirname(state.path)
+    full: Exception | None = None
+    for place in (beside, tempfile.gettempdir()):
+        if not os.access(place, os.W_OK) or shutil.disk_usage(place).free <= size_bytes:
+            continue
+        try:
+            return _read_by(place, state)
+        except (OSError, StorageError) as error:
+            if not _is_full(error):
+                raise
+            full = error
+    raise OSError(
+        errno.ENOSPC,
+        f"fp32 weights of {size_bytes} bytes are read by way of a file, for which neither this folder nor TMPDIR has room "
+        "or leave: set TMPDIR to a folder that has",
+        beside,
+    ) from full
+
+
+def _is_full(error: Exception) -> bool:
+    """Whether a place takes no more, as a quota says first with the write. The program tells it in words."""
+    return any(error.errno == each if isinstance(error, OSError) else os.strerror(each) in str(error) for each in _FULL)
+
+
+def _read_by(place: str, state: State) -> dict[str, torch.Tensor]:
     # On NFS a mapped file keeps its folder: it is removed as far as can be.
     with tempfile.TemporaryDirectory(prefix=".weights-", dir=place, ignore_cleanup_errors=True) as folder:
         path = os.path.join(folder, "weights.safetensors")
         _export(state.path, path)
         found = _mapped(path)
     return {name: found[name] for name in state.shapes}
-
-
-def _with_room(beside: str, size_bytes: int) -> str:
-    for folder in (beside, tempfile.gettempdir()):
-        if os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > size_bytes:
-            return folder
-    raise OSError(
-        errno.ENOSPC,
-        f"fp32 weights of {size_bytes} bytes are read by way of a file, for which neither this folder nor TMPDIR has room "
-        "or leave: set TMPDIR to a folder that has",
-        beside,
-    )
 
 
 def _export(state: str, path: str) -> None:

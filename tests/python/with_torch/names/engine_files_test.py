@@ -228,6 +228,7 @@ def test_a_checkpoint_has_a_tag_and_is_loaded_by_it(tmp_path: Path) -> None:
         (" ", "begins or ends with a blank"),
         ("latest", "`latest` is the file that names the newest checkpoint: choose another tag"),
         ("", "a tag is the name of a folder"),
+        ("run\udcff", "the path of a checkpoint is UTF-8, and .*udcff' is not"),
     ],
 )
 def test_a_tag_that_could_not_be_found_again_is_refused(tag: str, message: str, tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
+import tempfile
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from torch import nn
 
 import sluice
 from sluice import utils
+from sluice._training.saved import weights
 
 WARMUP = {"type": "WarmupLR", "params": {"warmup_num_steps": 10, "warmup_max_lr": 1e-2}}
 BF16: dict[str, Any] = {"bf16": {"enabled": True}}
@@ -211,6 +214,40 @@ def test_no_room_for_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(OSError, match="set TMPDIR") as caught:
         engine.load_checkpoint(tmp_path / "saved", load_module_only=True)
     assert caught.value.filename == full
+    engine.destroy()
+
+
+@pytest.mark.parametrize("number", [errno.EDQUOT, errno.ENOSPC, errno.EROFS], ids=errno.errorcode.get)
+@pytest.mark.parametrize("by", ["folder", "program"])
+def test_a_place_that_is_full_by_its_first_write(by: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quota is not in the free bytes of a file system."""
+    expected = saved(tmp_path / "saved")
+    full, folder = str(tmp_path / "saved" / "global_step3"), tempfile.TemporaryDirectory
+    export = weights._export
+    elsewhere = tmp_path / "temporary"
+    elsewhere.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
+
+    def refused(dir: str, **keys: Any) -> Any:
+        if dir.startswith(full):
+            raise OSError(number, os.strerror(number), dir)
+        return folder(dir=dir, **keys)
+
+    def failed(state: str, path: str) -> None:
+        if path.startswith(full):
+            raise sluice.StorageError(f"write on {path}: {os.strerror(number)}")
+        export(state, path)
+
+    if by == "folder":
+        monkeypatch.setattr(tempfile, "TemporaryDirectory", refused)
+    else:
+        monkeypatch.setattr(weights, "_export", failed)
+    engine = engine_of(another())
+    engine.load_checkpoint(tmp_path / "saved", load_module_only=True)
+    assert equal(masters_of(engine), expected)
+    full = str(tmp_path)  # of both places
+    with pytest.raises(OSError, match="set TMPDIR"):
+        engine.load_checkpoint(tmp_path / "saved", load_module_only=True)
     engine.destroy()
 
 
