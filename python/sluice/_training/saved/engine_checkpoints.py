@@ -60,8 +60,8 @@ class EngineCheckpoints(EngineValues):
         if behind:
             raise Error(
                 f"nothing is saved: global_steps is {self.global_steps}, and the weights have taken {self.global_steps + behind} "
-                "steps. An exception (as of a second Ctrl-C) had ended step() between the two, or the script has set global_steps. The "
-                "checkpoints before are whole: load one and go on from it"
+                "steps. An exception (as of a second Ctrl-C) had ended step() between the two, or the script has set global_steps. "
+                "The checkpoints before are whole: load one and go on from it"
             )
 
     def save_checkpoint(

@@ -61,7 +61,8 @@ def _sync_names(folder: str) -> None:
 def replace(path: str, write: Callable[[str], object]) -> None:
     """Writes a file under another name, syncs it and renames it: at any moment the old or the new file is whole.
 
-    The new one survives loss of power when this returns. Raises OSError with the path: a full disk has no other place to say which file it was.
+    The new one survives loss of power when this returns. Raises OSError with the path: a full disk has no other place to say
+    which file it was.
     """
     draft = f"{path}.{secrets.token_hex(4)}"
     # As open() makes files, by the process's umask: others may read a checkpoint that it lets them read.
