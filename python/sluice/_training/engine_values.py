@@ -304,7 +304,16 @@ class EngineValues(nn.Module):
         return {name for name, parameter in named if not parameter.requires_grad}
 
     def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters: bool = False) -> dict[str, Any] | None:
-        """As :meth:`module_state_dict` on rank 0. None on the others, which hold one parameter at a time."""
+        """As :meth:`module_state_dict` on rank 0. None on the others, which hold one parameter at a time.
+
+        ``save_pretrained()`` of Transformers or PEFT may follow on all ranks, with the dict on rank 0, and with
+        ``is_main_process=False`` and None on the others. There it asks no other rank, if nothing of Sluice comes between.
+        """
+        found = self._on_first_rank(exclude_frozen_parameters)
+        self._offloaded.state_dicts.note_consolidated()
+        return found
+
+    def _on_first_rank(self, exclude_frozen_parameters: bool) -> dict[str, Any] | None:
         left_out = self._left_out(exclude_frozen_parameters)
         found = self._offloaded.state_dict(left_out, keeps=self.global_rank == 0)
         return found if self.global_rank == 0 else None
@@ -318,7 +327,7 @@ class EngineValues(nn.Module):
 
         Raises OSError with the path, where the disk is full for example.
         """
-        weights = self._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters)
+        weights = self._on_first_rank(exclude_frozen_parameters)
         if weights is not None:
             write_weights(save_dir, save_filename, weights)
         return True

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from . import ranks
 from .passes.absent import Absent
 from .watched_loop import WatchedLoop
 
@@ -33,6 +34,7 @@ class FullStateDicts:
         self._model, self._loop = model, loop
         self._without: Collection[str] = ()  # names of the model that copies() leaves out
         self._keeps = True  # False: values are read with the other ranks, and dropped
+        self._consolidated_at = -1  # calls over ranks when rank 0 alone was given values
         self._filled: weakref.WeakValueDictionary[str, torch.Tensor] = weakref.WeakValueDictionary()  # the last, by first name
         self._names: dict[torch.Tensor, str] = {parameter: name for name, parameter in parameters.items()}
         places = [value for module in model.modules() for value in module._parameters.values() if value is not None]
@@ -55,6 +57,7 @@ class FullStateDicts:
         """
         self._loop.check_open()
         self._without, self._keeps = without, keeps
+        self._filled.clear()
         try:
             found = self._model.state_dict()
             self._fill_absent(found)  # which a script's hook has put there
@@ -68,6 +71,10 @@ class FullStateDicts:
             for name, value in found.items()
             if name not in without and self._absent_name(value) not in without
         }
+
+    def note_consolidated(self) -> None:
+        """Rank 0 alone has been given the copies just made."""
+        self._consolidated_at = ranks.calls_made() if ranks.world_size() > 1 else -1
 
     def _fill(self, module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: Any) -> None:
         if _asks_for_names():
@@ -103,11 +110,33 @@ class FullStateDicts:
         before = self._filled.get(name)
         if name in self._tied and before is not None and any(value is before for value in state_dict.values()):
             return before
-        filled: torch.Tensor = self._loop.parameter(name)
+        filled = self._read(name)
         if not self._keeps:
             filled = filled.new_zeros(()).expand(filled.shape)  # a script's hook may compute with it
         self._filled[name] = filled
         return filled
+
+    def _read(self, name: str) -> torch.Tensor:
+        """The values, read with all ranks; in the save of a dict that rank 0 alone has just been given, without asking others."""
+        is_main = _is_main_of_save() if self._consolidated_at == ranks.calls_made() else None
+        if is_main is None:
+            values: torch.Tensor = self._loop.parameter(name)
+            return values
+        if ranks.rank() == 0:
+            kept = self._filled.get(name)
+            if kept is None:
+                raise ValueError(
+                    f"save_pretrained() reads {name} right after a state dict that was made for rank 0 alone, which is gone: the "
+                    "other ranks do not take part. Pass that dict as state_dict=, or do not make it"
+                )
+            return kept
+        if is_main:
+            raise ValueError(
+                f"save_pretrained() on rank {ranks.rank()} has no state dict, which was made for rank 0 alone, and would write the "
+                "files of rank 0: pass is_main_process=accelerator.is_main_process"
+            )
+        parameter: Any = next(each for each, first in self._names.items() if first == name)
+        return torch.empty(parameter.ds_shape, dtype=parameter.dtype, device="meta")  # which cannot be written to a file
 
 
 def _refuse_load(module: nn.Module, state_dict: Mapping[str, Any], prefix: str, *others: Any) -> None:
@@ -122,6 +151,20 @@ def _add_first(module: nn.Module, hook: Any) -> Any:
     hooks: Any = module._state_dict_hooks  # an OrderedDict, whatever its annotation
     hooks.move_to_end(handle.id, last=False)
     return handle
+
+
+# On ranks that are not the main process they ask for a state dict, and write none.
+_SAVES = {"transformers.modeling_utils", "peft.peft_model"}
+
+
+def _is_main_of_save() -> bool | None:
+    """``is_main_process`` of the save_pretrained() of a library that asks for the state dict; None where none does."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "save_pretrained" and frame.f_globals.get("__name__") in _SAVES:
+            return bool(frame.f_locals.get("is_main_process", True))
+        frame = frame.f_back
+    return None
 
 
 # PEFT takes only the keys of these state dicts, on rank 0 alone, where other ranks would be waited for.

@@ -208,8 +208,8 @@ class OffloadedModel:
         for hooks in self._hooks:
             hooks.remove()
         self.hooks = Hooks(self.model, self.units, self.loop, self.only_computes, keeps=self)
-        self._state_dicts = FullStateDicts(self.model, self.parameters, self.loop)
-        self._hooks = [self.hooks, self._state_dicts]
+        self.state_dicts = FullStateDicts(self.model, self.parameters, self.loop)
+        self._hooks = [self.hooks, self.state_dicts]
 
     @contextlib.contextmanager
     def undone_on_error(self) -> Iterator[None]:
@@ -306,7 +306,7 @@ class OffloadedModel:
 
         They are in CPU memory. ``without``: names of what is left out, and is not read. ``keeps``: as for the copies.
         """
-        return self._state_dicts.copies(without, keeps)
+        return self.state_dicts.copies(without, keeps)
 
     def end_changes(self) -> None:
         """Sets the parameters that were changed inside GatheredParameters, when the last one has ended. Every rank calls it.

@@ -68,6 +68,7 @@ class Peers:
         self._waits: dict[int, tuple[float, Call]] = {}  # by thread: since when, for what
         self._inside_since = _NEVER  # the call of the loop that the training thread is in
         self._outside_since = time.monotonic()  # of such calls, while there is none
+        self.calls = 0  # those that have begun
         self._warned: tuple[float, float] = (_NEVER, limit)  # of a wait: its begin, and the seconds before its next warning
         self._beats = 0
         self._process = os.getpid()
@@ -87,6 +88,7 @@ class Peers:
     def inside(self) -> Iterator[None]:
         """A call of the loop by the thread that trains."""
         self._inside_since = time.monotonic()
+        self.calls += 1
         try:
             yield
         finally:

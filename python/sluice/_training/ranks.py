@@ -299,6 +299,11 @@ def inside() -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext() if _peers is None else _peers.inside()
 
 
+def calls_made() -> int:
+    """Calls of the thread that trains which may wait for other ranks, so far."""
+    return 0 if _peers is None else _peers.calls
+
+
 def check_agreement(facts: Mapping[str, Any]) -> None:
     """Raises ValueError on every rank when one of them has another value of a fact."""
     if world_size() == 1:

@@ -47,3 +47,10 @@ def test_ranks_on_cpus_share_the_batches_as_the_error_says(by: str, tmp_path: Pa
     printed = seen_by(by, "cpu", tmp_path)
     first, second = (set(found.split(", ")) for found in re.findall(r"saw \[([^]]+)\]", printed))
     assert first and second and not first & second
+
+
+@pytest.mark.parametrize("kind", ["plain", "lora"])
+def test_all_ranks_may_call_the_save_that_accelerate_documents(kind: str, tmp_path: Path) -> None:
+    printed = run("ranks_saves_script.py", kind, tmp_path, ranks=2)
+    assert printed.count("rank 0: save_pretrained() reads") == printed.count("Pass that dict as state_dict=") == 1
+    assert printed.count("end of a rank") == 2

@@ -83,7 +83,7 @@ def test_a_resumed_run_has_equal_losses_and_adapters(plain: tuple[Path, dict[str
 def test_ranks_save_modules_that_train_whole(tmp_path: Path) -> None:
     zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
     ds_json = write_config(tmp_path, zero_config(scheduler=None, zero_optimization=zero))
-    assert "saved as trained" in run("lora_ranks_script.py", tmp_path / "output", ds_json, ranks=2)
+    assert "saved as trained" in run("ranks_saves_script.py", "trainer", tmp_path / "output", ds_json, ranks=2)
 
 
 def experts_model(checkpointing: bool, dtype: torch.dtype) -> PeftModel:
