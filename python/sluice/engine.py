@@ -147,7 +147,7 @@ class SluiceEngine(EngineCheckpoints):
         try:
             with self._times.of("fwd") if torch.is_grad_enabled() else contextlib.nullcontext():
                 output = self.module(*self._cast(args), **kwargs)
-            return output if self._offloaded.only_computes else divided_outputs(output, self._offloaded.hooks)
+            return output if self._offloaded.only_computes else divided_outputs(output, self._offloaded.hooks, (args, kwargs))
         except BaseException as error:
             self._offloaded.hooks.leave_forwards()
             note_held_memory(error, self.loop, self.device)

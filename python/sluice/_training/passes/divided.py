@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .inputs import swappable, swapped, tensors_in
+from .containers import OBJECTS, Search, tensors_in
 
 if TYPE_CHECKING:
     from ..watched_loop import WatchedLoop
@@ -47,7 +47,8 @@ class _Divided(torch.autograd.Function):
     def forward(ctx: Any, tensor: torch.Tensor, loop: WatchedLoop, is_apart: bool) -> torch.Tensor:
         ctx.loop = loop
         ctx.set_materialize_grads(False)
-        # Like an input of a unit, it may be changed in place, unless another output's graph would not know of that.
+        # Like an input of a unit, it may be changed in place, unless another tensor's graph would not know of that: that of
+        # an output or of an argument.
         return tensor.detach() if is_apart else tensor
 
     @staticmethod
@@ -56,7 +57,10 @@ class _Divided(torch.autograd.Function):
 
 
 def _stand_in(tensor: torch.Tensor, hooks: Hooks, is_apart: bool = True) -> torch.Tensor:
-    made: torch.Tensor = _Divided.apply(tensor, hooks.loop, is_apart)
+    with torch.enable_grad():  # a model may compute with gradients inside no_grad(), as for forces
+        made: torch.Tensor = _Divided.apply(tensor, hooks.loop, is_apart)
+    if not made.requires_grad:  # in inference_mode() nothing has a graph
+        return tensor
     # Before a hook of the script's, which may fail. It must not lead to `made`: PyTorch's graphs are not collected.
     made.register_hook(functools.partial(_begin_backward, hooks))
     return made
@@ -74,23 +78,23 @@ def _memory_of(tensor: torch.Tensor) -> int:
         return id(tensor)
 
 
-def divided_outputs(output: Any, hooks: Hooks) -> Any:
+def divided_outputs(output: Any, hooks: Hooks, given: Any) -> Any:
     """A forward's output, with stand-ins for its tensors that need a gradient: in containers and attributes of objects.
 
     Objects stay those that they are, but tuples and sets are made anew. A tensor where no stand-in can be is a warning, once,
-    when a backward of the script's comes to it.
+    when a backward of the script's comes to it. ``given``: the forward's arguments.
     """
     if hooks.loop.accumulation_steps == 1:
         return output
-    if isinstance(output, torch.Tensor):
-        return output if output.grad_fn is None else _stand_in(output, hooks)
-    found = [tensor for tensor in swappable(output, in_objects=True) if tensor.grad_fn is not None]
+    search = Search(output, OBJECTS)
+    found = [tensor for tensor in search.tensors if tensor.grad_fn is not None]
     memories = list(map(_memory_of, found))
     users = collections.Counter(memories)
+    users.update(_memory_of(tensor) for tensor in (tensors_in(given) if found else ()) if tensor.requires_grad)
     made = {id(tensor): _stand_in(tensor, hooks, users[memory] == 1) for tensor, memory in zip(found, memories)}
-    output = swapped(output, lambda tensor: made.get(id(tensor), tensor), in_objects=True)
+    output = search.swapped(lambda tensor: made.get(id(tensor), tensor))
     placed = set(map(id, made.values()))
-    for tensor in tensors_in(output):
+    for tensor in () if search.is_complete else tensors_in(output):
         if tensor.grad_fn is not None and id(tensor) not in placed:
             tensor.register_hook(functools.partial(_note_undivided, hooks, type(output).__name__))
     return output

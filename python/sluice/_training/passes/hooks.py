@@ -29,7 +29,8 @@ from ..units import Unit
 from ..watched_loop import WatchedLoop
 from . import zero_grads
 from .backwards import Backwards
-from .inputs import Inputs, swapped, tensors_in, with_bases
+from .containers import RECORDS, swapped, tensors_in
+from .inputs import Inputs, with_bases
 from .one_thread import OneThread, is_called
 from .parametrized import keep_counts_of_writes
 from .transforms import refuse_in_graph, refuse_transforms
@@ -157,7 +158,7 @@ class Hooks:
 
     def await_lent(self, unit: int, result: Any) -> None:
         """``result`` is of an operation with a lent parameter: its gradient begins the unit's backward."""
-        made = [tensor for tensor in tensors_in(result, in_objects=False) if not tensor.is_leaf]
+        made = [tensor for tensor in tensors_in(result, RECORDS) if not tensor.is_leaf]
         for call in self._borrowed:
             for tensor in with_bases(made) if call.state.index == unit else ():
                 tensor.register_hook(functools.partial(self._backwards.begin_call, call))

@@ -10,7 +10,7 @@ from torch._C._functorch import TransformType, get_unwrapped, is_functorch_wrapp
 from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
 from torch.autograd import forward_ad
 
-from .inputs import tensors_in
+from .containers import RECORDS, tensors_in
 
 _WAY_OUT = "torch.autograd.grad and torch.autograd.functional.jacobian are"
 
@@ -42,13 +42,13 @@ def refuse_in_graph(name: str, parameters: Iterable[torch.Tensor], args: Any, kw
     Inside torch.func.vmap that is one with gradients, and under forward-mode differentiation one of dual tensors.
     """
     if forward_ad._current_level >= 0:
-        if any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors_in((args, kwargs), in_objects=False)):
+        if any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors_in((args, kwargs), RECORDS)):
             raise ValueError(
                 "torch.autograd.forward_ad (dual_level) is not possible with gradients enabled and a model over memory tiers, whose "
                 f"weights come and go: call the model inside torch.no_grad(), which gives the tangents, or {_WAY_OUT.removesuffix(' are')}"
             )
     if _is_inside(TransformType.Vmap):
-        inputs = tensors_in((args, kwargs), in_objects=False)
+        inputs = tensors_in((args, kwargs), RECORDS)
         if any(parameter.requires_grad for parameter in parameters) or any(map(_needs_gradient, inputs)):
             raise ValueError(
                 f"torch.func.vmap over {name} is not possible with gradients enabled: vmap hides its graph, so its backward would not "
