@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .containers import OBJECTS, Search, tensors_in
+from .inputs import share_attributes
 
 if TYPE_CHECKING:
     from ..watched_loop import WatchedLoop
@@ -63,7 +64,7 @@ def _stand_in(tensor: torch.Tensor, hooks: Hooks, is_apart: bool = True) -> torc
         return tensor
     # Before a hook of the script's, which may fail. It must not lead to `made`: PyTorch's graphs are not collected.
     made.register_hook(functools.partial(_begin_backward, hooks))
-    return made
+    return share_attributes(made, tensor)
 
 
 def _begin_backward(hooks: Hooks, gradient: torch.Tensor) -> None:

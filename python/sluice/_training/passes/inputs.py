@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .containers import CONTAINERS, RECORDS, Search, swapped, tensors_in
 from .input_hooks import give_hooks
@@ -27,6 +28,13 @@ def with_bases(tensors: Iterable[torch.Tensor], older: Mapping[int, Any] = {}) -
         if base.requires_grad and not base.is_leaf and older.get(id(base)) is not base.grad_fn:
             found[id(base)] = base
     yield from found.values()
+
+
+def share_attributes(stand_in: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """``stand_in``, with the attributes that a script sets on ``tensor``, now and later."""
+    if not is_traceable_wrapper_subclass(tensor):  # whose own tensors are attributes
+        stand_in.__dict__ = tensor.__dict__
+    return stand_in
 
 
 class _EndOfBackward(torch.autograd.Function):
@@ -88,6 +96,8 @@ class Inputs:
             return None
         bases = {id(tensor if tensor._base is None else tensor._base) for tensor in inputs.values()}
         stand_ins = dict(zip(inputs, _EndOfBackward.apply(self, close, len(bases) == len(inputs), *inputs.values())))
+        for key, stand_in in stand_ins.items():
+            share_attributes(stand_in, inputs[key])
         self._pairs = {id(stand_in): (inputs[key], stand_in) for key, stand_in in stand_ins.items()}
         if search is None:
             return tuple(stand_ins.get(id(arg), arg) for arg in args), kwargs
@@ -113,7 +123,8 @@ class Inputs:
         def callers(tensor: torch.Tensor) -> torch.Tensor:
             if id(tensor) in pairs:
                 return pairs[id(tensor)][0]
-            return _View.apply(tensor) if tensor._base is not None and id(tensor._base) in pairs else tensor
+            is_view = tensor._base is not None and id(tensor._base) in pairs
+            return share_attributes(_View.apply(tensor), tensor) if is_view else tensor
 
         if pairs:
             if not _are_tensors(args, kwargs):

@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .hooks import Hooks
+from .inputs import share_attributes
 from .step_times import StepTimes
 from ..units import Unit
 
@@ -119,7 +120,7 @@ class _Cut:
         for index, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
                 begin = leaf.detach().requires_grad_()
-                leaves[index] = _Through.apply(begin)
+                leaves[index] = share_attributes(_Through.apply(begin), leaf)
                 self._pairs.append((leaf, begin))
         self.value = tree_unflatten(leaves, spec)
 

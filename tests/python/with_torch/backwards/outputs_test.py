@@ -167,3 +167,34 @@ def test_objects_that_know_each_other_are_searched_once() -> None:
     engine(X)
     assert time.monotonic() - begin < 2  # each way between them would take several times as long
     engine.destroy()
+
+
+class Scaled(nn.Linear):
+    def forward(self, x: Any) -> torch.Tensor:
+        y: Any = super().forward(x) * getattr(x, "scale", 1.0)
+        x.uses = getattr(x, "uses", 0) + 1
+        y.scale = 3.0
+        return y
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_attributes_of_tensors_go_along(micro_batches: int) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(Scaled(4, 4), Scaled(4, 4), Scaled(4, 4))
+    plain = copy.deepcopy(model)
+    engine = engine_of(model, config("device", gradient_accumulation_steps=micro_batches), units=["Scaled"])
+    given: Any = X.clone().requires_grad_()
+    output, expected = engine(given), plain(X)
+    torch.testing.assert_close(output, expected)
+    assert output.scale == expected.scale and given.uses == 1
+    engine.destroy()
+
+
+def test_attributes_of_tensors_go_from_layer_to_layer() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(Scaled(4, 4), Scaled(4, 4))
+    plain = copy.deepcopy(model)
+    engine = engine_of(model, config("device"))
+    loss = engine.train_batch(iter([(X.clone(), X)]), loss_fn=lambda output, target: output.sum(), by_layer=True)
+    torch.testing.assert_close(loss.detach().cpu(), plain(X.clone()).sum().detach())
+    engine.destroy()
