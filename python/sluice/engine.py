@@ -166,15 +166,16 @@ class SluiceEngine(EngineCheckpoints):
         batches.check_loss(loss, self._trains)
         count = self.gradient_accumulation_steps()
         divided = loss / count if scale_wrt_gas else loss
-        scaled = self._scaled(loss if scale_wrt_gas else loss * count, divided)
-        try:
-            with self.loop.scaled(), self._times.of("bwd"):
-                scaled.backward(retain_graph=retain_graph)
-        except BaseException as error:
-            self._offloaded.hooks.drop_failed()
-            note_held_memory(error, self.loop, self.device)
-            note_tensor_aside(error)
-            raise
+        with self._offloaded.hooks.announced("a backward"):
+            scaled = self._scaled(loss if scale_wrt_gas else loss * count, divided)
+            try:
+                with self.loop.scaled(), self._times.of("bwd"):
+                    scaled.backward(retain_graph=retain_graph)
+            except BaseException as error:
+                self._offloaded.hooks.drop_failed()
+                note_held_memory(error, self.loop, self.device)
+                note_tensor_aside(error)
+                raise
         self.loss = divided.detach()
         return divided
 
@@ -321,7 +322,7 @@ class SluiceEngine(EngineCheckpoints):
             batches.check_loss(losses[-1], self._trains)
             return self._scaled(losses[-1], losses[-1] / len(parts))
 
-        with self.loop.scaled():
+        with self._offloaded.hooks.announced("a step layer by layer"), self.loop.scaled():
             layers.run([self._cast(part.inputs) for part in parts], loss_of, self._times)
         return (sum(loss.detach().double() for loss in losses) / len(parts)).float()  # type: ignore[union-attr]
 

@@ -240,7 +240,7 @@ class WatchedLoop(Loop):
 
     def end_failed_scaled(self) -> None:
         """Outside a backward: a scaled one that has failed before it reached a unit has not called its end."""
-        if torch._C._current_graph_task_id() == -1:
+        if self._is_scaled_by_script and torch._C._current_graph_task_id() == -1:
             self._end_scaled()
 
     @property

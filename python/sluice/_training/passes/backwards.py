@@ -43,11 +43,18 @@ def _before_gradient(backwards: weakref.ref[Backwards], number: int, gradient: t
 
 
 class Backwards:
-    """The units that are open in a backward. ``recover``: called when one begins, cleans up after one that has failed."""
+    """The units that are open in a backward.
 
-    def __init__(self, loop: WatchedLoop, states: Sequence[State], recover: Callable[[], None]) -> None:
-        self._loop, self._recover = loop, recover
-        self.is_running = False
+    ``claim``: calls :meth:`note_begun` where no other thread is inside a pass, and returns what it does. ``drop_failed``: cleans
+    up after a backward that has failed.
+    """
+
+    def __init__(
+        self, loop: WatchedLoop, states: Sequence[State], claim: Callable[[], bool], drop_failed: Callable[[], None]
+    ) -> None:
+        self._loop, self._claim, self._drop_failed = loop, claim, drop_failed
+        self.is_running = False  # a backward has begun; it stays True where an exception ends it
+        self._task: Callable[[], object] = lambda: None  # a weak reference to what PyTorch keeps for the running backward
         self.by_layers = False  # a step goes layer by layer: its backwards are those of one micro-batch
         self._open: list[Call] = []  # calls whose backward has begun, in order
         self._lent: list[Call] = []  # those of them that no output has opened
@@ -151,14 +158,31 @@ class Backwards:
 
     def begin(self) -> None:
         """The first gradient of an output of the model, or of a unit, is there. A second call in a backward does nothing."""
-        self._recover()
-        if self.is_running:
+        if not self._claim():
             return
-        self.is_running = True
         if not self._loop.is_scaled and self._loop.loss_scale != 1 and any(map(_accumulates, self._states_of)):
             self._loop.has_unscaled_gradients = True
-        torch.autograd.Variable._execution_engine.queue_callback(self._end)
         self._loop.begin_backward()
+
+    def note_begun(self) -> bool:
+        """Notes that a backward runs. Returns whether this is the first call in it."""
+        if self.is_on():
+            return False
+        if self.is_running:
+            self._drop_failed()
+        self._task = self._queued()
+        self.is_running = True
+        return True
+
+    def is_on(self) -> bool:
+        """Whether a backward runs: one that an exception has ended does not."""
+        return self.is_running and self._task() is not None
+
+    def _queued(self) -> Callable[[], object]:
+        """Has PyTorch call :meth:`_end` after the backward. PyTorch keeps the function until then, or until an exception."""
+        end = functools.partial(self._end)
+        torch.autograd.Variable._execution_engine.queue_callback(end)
+        return weakref.ref(end)
 
     def _end(self) -> None:
         for call in reversed(list(self._open)):
@@ -166,9 +190,11 @@ class Backwards:
         for call in self._lent:
             self._forget_gradients(call.state)
         self._lent.clear()
-        self.is_running = False
-        if not self.by_layers:
-            self._loop.end_micro_batch()
+        try:
+            if not self.by_layers:
+                self._loop.end_micro_batch()
+        finally:
+            self.is_running = False
 
     def _forget_gradients(self, state: State) -> None:
         """A unit that stays entered would show gradients in memory that is no longer theirs."""

@@ -40,6 +40,8 @@ from .writes import Writes, refuse, rescaled_tables
 
 log = logging.getLogger("sluice")
 
+_USE = "weights, gradients or states are read or changed"
+
 _BORROWED = (
     "%s is gathered until the model's forward ends, and in its whole backward, since the forward calls a module inside it or uses "
     "its weight from outside: %s. initialize(..., units=[...]) with smaller units takes less memory"
@@ -70,7 +72,7 @@ class Hooks:
         self._watched: list[nn.Module] = []
         self.is_undivided_noted = False  # a warning has named an output whose gradient is not divided
         self._is_changing = False  # units are entered or left; stays True where an exception ends that
-        self._backwards = Backwards(loop, self._states, self.recover)
+        self._backwards = Backwards(loop, self._states, self._claim_backward, self.drop_failed)
         self._thread = OneThread(self._modules, self._backwards)
         for unit, state in zip(units, self._states):
             before = functools.partial(self._before_forward, state)
@@ -106,7 +108,8 @@ class Hooks:
         return self._depth > 0
 
     def _before_model(self, module: nn.Module, args: Any) -> None:
-        self._thread.claim()
+        if not torch.compiler.is_compiling():  # a break of the graph; compiled units claim the pass
+            self._thread.claim()
         refuse_transforms()
         self.recover()
         self.loop.end_failed_scaled()
@@ -115,7 +118,7 @@ class Hooks:
         self._depth += 1
 
     def _after_model(self, module: nn.Module, args: Any, output: Any) -> Any:
-        if not self._thread.is_mine():  # this one's was refused
+        if not torch.compiler.is_compiling() and not self._thread.is_mine():  # this one's was refused
             return None
         self._depth = max(self._depth - 1, 0)
         replaced, kept = output, None
@@ -268,17 +271,32 @@ class Hooks:
         yield
         self._backwards.close_state(state)
 
+    def announced(self, what: str) -> contextlib.AbstractContextManager[None]:
+        """A pass that an engine begins and ends. ``what``: the pass, in words. Raises ValueError where another thread is inside one."""
+        return self._thread.announced(what)
+
+    def _claim_backward(self) -> bool:
+        return self._thread.claim_backward()
+
     def begin_backward(self) -> None:
         """The first gradient of an output of the model, or of a unit, is there."""
         self._backwards.begin()
 
     def recover(self) -> None:
-        """Cleans up after a backward that ended with an exception: the gradients of the step are dropped."""
+        """Cleans up after a backward that ended with an exception: the gradients of the step are dropped.
+
+        Raises ValueError while another thread is inside one.
+        """
         if self._backwards.is_running and torch._C._current_graph_task_id() == -1:
+            self._thread.check(_USE)
             self.drop_failed()
 
     def recover_between_passes(self) -> None:
-        """As :meth:`recover`, and leaves the units of a forward that an exception ended. Nothing inside a forward."""
+        """As :meth:`recover`, and leaves the units of a forward that an exception ended. Nothing inside a forward.
+
+        Raises ValueError while another thread is inside a pass.
+        """
+        self._thread.check(_USE)
         self.recover()
         if self._is_left_open() and not self._is_called():
             self.leave_forwards()

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
+import torch._dynamo.utils
 from small_models import config, engine_of
+from torch.utils.checkpoint import checkpoint
+
+from sluice.utils import safe_get_full_fp32_param
 
 SECONDS = 60.0
 
@@ -56,7 +62,7 @@ def trained_plainly(steps: int) -> torch.nn.Module:
     return model
 
 
-@pytest.mark.parametrize(("where", "said"), [("forward", "is inside one"), ("backward", "is inside a backward")])
+@pytest.mark.parametrize(("where", "said"), [("forward", "is inside a forward"), ("backward", "is inside a backward")])
 def test_a_forward_inside_another_threads_pass_is_refused_and_changes_nothing(where: str, said: str) -> None:
     model = a_model()
     waits, engine = model[1], engine_of(model, config())
@@ -127,4 +133,139 @@ def test_a_thread_that_ended_inside_its_forward_is_in_nobodys_way() -> None:
     waits.where = ""
     with torch.no_grad():
         torch.testing.assert_close(engine(values(0)), a_model()(values(0)))
+    engine.destroy()
+
+
+def trained_on(first: ThreadPoolExecutor, second: ThreadPoolExecutor, inside: Callable[[Any], object], by_engine: bool = True) -> Any:
+    """The weights after a step whose forwards the first thread makes, and its backward the second; ``inside`` this backward."""
+    model = a_model()
+    waits, engine = model[1], engine_of(model, config())
+    waits.where = "backward"
+    loss = first.submit(lambda: engine(values(0)).square().mean()).result()
+    waits.where = ""
+    running = second.submit(engine.backward if by_engine else torch.Tensor.backward, loss)
+    assert waits.is_reached.wait(SECONDS)
+    try:
+        with pytest.raises(ValueError, match="and the thread second_0 is inside a backward"):
+            inside(engine)
+    finally:
+        waits.may_go_on.set()
+    running.result()
+    engine.step()
+    weights = engine.module_state_dict()
+    engine.destroy()
+    return weights
+
+
+@torch.no_grad()
+def evaluated(engine: Any) -> None:
+    engine(values(1))
+
+
+READS: dict[str, Callable[[Any], object]] = {
+    "state dict": lambda engine: engine.module_state_dict(),
+    "zero_grad": lambda engine: engine.zero_grad(),
+    "parameter": lambda engine: safe_get_full_fp32_param(engine.module[0].weight),
+    "step": lambda engine: engine.step(),
+}
+
+
+@pytest.mark.parametrize("by_engine", [True, False])
+@pytest.mark.parametrize("what", [*READS, "forward"])
+def test_a_backward_of_a_thread_that_made_no_forward_keeps_its_gradients(what: str, by_engine: bool) -> None:
+    with ThreadPoolExecutor(1, "first") as first, ThreadPoolExecutor(1, "second") as second:
+        inside = READS.get(what, lambda engine: first.submit(evaluated, engine).result())
+        weights = trained_on(first, second, inside, by_engine)
+    torch.testing.assert_close(weights, dict(trained_plainly(1).state_dict()))
+
+
+@pytest.mark.parametrize("by_engine", [True, False])
+def test_a_backward_inside_another_threads_forward_is_refused_and_changes_nothing(by_engine: bool) -> None:
+    model = a_model()
+    waits, engine = model[1], engine_of(model, config())
+    loss = engine(values(0)).square().mean()
+    waits.where = "forward"
+    with ThreadPoolExecutor(1, "evaluates") as pool:
+        running = pool.submit(lambda: engine.module(values(1)))
+        assert waits.is_reached.wait(SECONDS)
+        try:
+            with pytest.raises(ValueError, match="a backward begins in the thread MainThread, and the thread evaluates_0 is inside a"):
+                engine.backward(loss) if by_engine else loss.backward()
+        finally:
+            waits.may_go_on.set()
+        torch.testing.assert_close(running.result(), a_model()(values(1)))
+    waits.where = ""
+    engine.backward(engine(values(0)).square().mean())
+    engine.step()
+    torch.testing.assert_close(engine.module_state_dict(), dict(trained_plainly(1).state_dict()))
+    engine.destroy()
+
+
+def test_a_forward_while_another_threads_backward_is_still_in_the_loss_is_refused() -> None:
+    model = a_model()
+    engine = engine_of(model, config())
+    waits = Waits()
+    output = engine(values(0))
+    output.register_hook(waits.wait)
+    with ThreadPoolExecutor(1, "trains") as pool:
+        running = pool.submit(engine.backward, output.square().mean())
+        assert waits.is_reached.wait(SECONDS)
+        try:
+            with pytest.raises(ValueError, match="the thread trains_0 is inside a backward"):
+                evaluated(engine)
+        finally:
+            waits.may_go_on.set()
+        running.result()
+    engine.step()
+    torch.testing.assert_close(engine.module_state_dict(), dict(trained_plainly(1).state_dict()))
+    engine.destroy()
+
+
+def test_threads_of_pytorch_that_run_a_backward_are_no_others() -> None:
+    depth = 70  # of backwards inside one another: PyTorch runs those after the first 60 in threads of a pool
+
+    def nested(value: torch.Tensor, left: int) -> torch.Tensor:
+        if left == 0:
+            return engine(value)
+        return checkpoint(nested, value, left - 1, use_reentrant=True)
+
+    engine, plain = engine_of(a_model(), config()), trained_plainly(1)
+    engine.backward(nested(values(0).requires_grad_(), depth).square().mean())
+    engine.step()
+    torch.testing.assert_close(engine.module_state_dict(), dict(plain.state_dict()))
+    engine.destroy()
+
+
+def test_a_backward_after_a_failed_one_has_its_gradients() -> None:
+    model = a_model()
+    engine = engine_of(model, config())
+    failing, right = engine(values(1)), engine(values(0))
+    handle = model[0].weight.register_hook(fails)
+    with pytest.raises(KeyError):
+        failing.square().mean().backward()
+    handle.remove()
+    right.square().mean().backward()
+    engine.step()
+    torch.testing.assert_close(engine.module_state_dict(), dict(trained_plainly(1).state_dict()))
+    engine.destroy()
+
+
+def fails(gradient: torch.Tensor) -> None:
+    raise KeyError
+
+
+def test_the_threads_of_a_compiled_model_break_no_graph_apart() -> None:
+    model = a_model()
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    engine = engine_of(torch.nn.Sequential(model[0], torch.nn.Tanh(), model[2]), config())
+    compiled = torch.compile(engine.module, backend="eager")
+    with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+        for pool in (first, second, first):
+            engine.backward(pool.submit(lambda: compiled(values(0)).square().mean()).result())
+            engine.step()
+    breaks = str(dict(torch._dynamo.utils.counters["graph_break"]))
+    assert "get_ident" not in breaks
+    assert "_current_graph_task_id" not in breaks
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
     engine.destroy()
