@@ -17,6 +17,7 @@ from ._refusals import missing
 from ._training.file_parameters import FileParameters
 from ._training import ranks
 from ._training.owners import Owner, owner_of
+from ._training.passes import given
 from ._training.passes.changes import changed_elements, put_back
 from .config import Config, Source, section_of
 from .runtime.zero.partition_parameters import ZeroParamStatus
@@ -37,34 +38,6 @@ def _given_parameters(given: Any) -> list[torch.Tensor]:
     return [parameter for parameter in given if parameter is not None]
 
 
-def _share(parameters: list[torch.Tensor], root: int) -> None:
-    """Gives all ranks the values of ``root``. Raises ValueError on all of them where one has another shape or data type."""
-    kinds = ranks.gather(
-        "values of parameters of no engine", [(list(one.shape), str(one.dtype), one.is_meta) for one in parameters]
-    )
-    for other, theirs in enumerate(kinds):
-        if theirs != kinds[root]:
-            place = next((at for at, (a, b) in enumerate(zip(theirs, kinds[root])) if a != b), min(len(theirs), len(kinds[root])))
-            here, there = (f"{len(kind)} parameters" if place >= len(kind) else _kind(kind[place]) for kind in (kinds[root], theirs))
-            raise ValueError(
-                f"the ranks do not give GatheredParameters the same parameters: parameter {place} of no engine is {here} on rank "
-                f"{root}, and {there} on rank {other}: the values of modifier_rank={root} reach no rank. Build the model alike on "
-                "all ranks, and set values of a parameter's own shape"
-            )
-    for one in parameters:
-        if one.is_meta or one.numel() == 0:
-            continue
-        values = one.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-        ranks.share([values.view(-1).view(torch.uint8)], root)  # as bytes: Gloo does not know every data type
-        if ranks.rank() != root:
-            one.data.copy_(values)
-
-
-def _kind(of: tuple[list[int], str, bool]) -> str:
-    shape, dtype, is_meta = of
-    return f"of shape {shape} and {dtype}{' on the meta device' if is_meta else ''}"
-
-
 def _other_writes(parameter: torch.Tensor, owner: Owner) -> int:
     """A count that grows with writes outside of the contexts that keep them."""
     return parameter._version - owner.model.kept_writes.get(owner.name, 0)
@@ -81,8 +54,9 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
     that was written to, unless through ``.data``. One that trains then has the values of its master again, on every rank;
     with bf16 they may be what was written, and a frozen one may keep that. Every rank enters and leaves the context.
     Parameters of no engine have their values anyway. With ``modifier_rank`` and several ranks, those of that rank are given to
-    all at the end of the context, also where an exception ends it. A shape or data type that differs between ranks is a
-    ValueError on all. Parameters of an engine that has ended are a ValueError. ``fwd_module``: for
+    all at the end of the context, also where an exception ends it. Ranks that name several modifiers, or give other
+    parameters or another order, get a ValueError, and no change is kept: of an engine, parameters are compared by name, others
+    by shape and data type. Parameters of an engine that has ended are a ValueError. ``fwd_module``: for
     a context inside that module's forward; the parameters are registered with it (:func:`register_external_parameter`), so
     that backward has them too. Without it, no engine trains meanwhile.
     """
@@ -121,6 +95,8 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
                     "more. Keep the engine, and read values before destroy()"
                 )
         self._shared = others if self._modifier is not None and others and ranks.meet() else []
+        if self._modifier is not None and self._gathered and (refused := self._compare("begin", set())):
+            raise ValueError(refused)  # before units come, which ranks that give them in several orders would wait for
         try:
             for loop, unit in dict.fromkeys((owner.model.loop, owner.unit) for _, owner in self._gathered):
                 loop.enter(unit, False)
@@ -149,16 +125,17 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         if error is not None and (models or shared) and ranks.world_size() > 1:
             # Now: the process may end in the wait, if this rank alone is here.
             log.error("an exception ends GatheredParameters, whose end waits for the other ranks", exc_info=error)
-        given = {id(parameter) for parameter, _ in self._gathered}
+        known = {id(parameter) for parameter, _ in self._gathered}
         written = []
         for parameter, owner, count in self._writes:
             if id(parameter) in self._before:  # equal values are no change, and are written all the same
                 owner.model.kept_writes[owner.name] = parameter._version - count
             elif _other_writes(parameter, owner) != count:
                 written.append((parameter, owner))
-        refused = self._refused()
-        kept = [(owner, self._before[id(parameter)]) for parameter, owner in self._gathered] if refused else []
+        refused, kept = "", []
         try:
+            refused = self._refused()
+            kept = [(owner, self._before[id(parameter)]) for parameter, owner in self._gathered] if refused else []
             for owner, before, values in () if refused else self._changed():
                 first, _ = owner.model.changes.get(owner.name, (before, before))
                 owner.model.changes[owner.name] = first, values
@@ -175,13 +152,13 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
             put_back(owner.model, {owner.name: before})
         for model in models:
             model.end_changes()
-        if shared and self._modifier is not None:
-            _share(shared, self._modifier)
         if refused:
-            raise ValueError(min(refused))
+            raise ValueError(refused)
+        if shared and self._modifier is not None:
+            given.share(shared, self._modifier)
         if written and error is None:
             parameter, owner = written[0]
-            why = "which without modifier_rank is for reading" if id(parameter) in given else "which was not given it"
+            why = "which without modifier_rank is for reading" if id(parameter) in known else "which was not given it"
             has_apart = parameter.requires_grad and parameter.dtype != torch.bfloat16  # bf16 weights may be a part of the master
             stays = "" if has_apart else ". It is frozen or bf16, and may keep what was written: load a checkpoint"
             raise ValueError(
@@ -195,13 +172,12 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
                 places = ((key, each) for key, each in module._parameters.items() if each is not None)
                 yield from ((module, key, each) for key, each in places if id(each) in self._before)
 
-    def _refused(self) -> set[str]:
-        """Why changes cannot be kept, on any rank: a script has set ``.data`` of another shape, or another parameter.
-
-        Another one is taken out of the model again.
+    def _refused(self) -> str:
+        """Why changes cannot be kept, on any rank: the ranks do not give the same, or a script has set ``.data`` of another
+        shape, or another parameter. Another one is taken out of the model again. Empty where they can.
         """
-        if self._modifier is None or not self._gathered:
-            return set()
+        if self._modifier is None or not (self._gathered or self._shared):
+            return ""
         end = "inside GatheredParameters, which keeps none of its changes"
         found = {
             f"parameter {owner.name} of shape {list(self._before[id(parameter)].shape)} was given one of {list(parameter.shape)} "
@@ -218,7 +194,11 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
                     f"parameter {names[id(parameter)]} was replaced by another object {end}: write to the parameter itself, as "
                     "load_state_dict() does with assign=False"
                 )
-        return ranks.of_any(found)
+        return self._compare("end", found)
+
+    def _compare(self, place: str, refused: set[str]) -> str:
+        assert self._modifier is not None
+        return given.why_refused(given.given_by(self._modifier, self._gathered, self._shared, refused), place)
 
     def _changed(self) -> Iterator[tuple[Owner, torch.Tensor, torch.Tensor]]:
         """Parameters that all ranks agree were written to, with their values before and now."""

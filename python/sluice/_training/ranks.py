@@ -52,7 +52,7 @@ class RankGroup:
         self.step_values: Sequence[Mapping[str, float]] = ()  # of the parameter groups, in the step that ends
         self._count = 0
         self._is_waiting = False  # in a collective, or after one that has failed, which Gloo may not have ended
-        self._number = next(_numbers)  # equal on all ranks: they make their engines in one order
+        self.number = next(_numbers)  # equal on all ranks: they make their engines in one order
 
     def all_gather(self, full: torch.Tensor) -> None:
         """``full``: bytes of all shards; this rank's are in place before the call."""
@@ -111,7 +111,7 @@ class RankGroup:
     def _collective(self, kind: str, tensor: torch.Tensor | None) -> Iterator[None]:
         elements, size_bytes = (0, 0) if tensor is None else (tensor.numel(), tensor.nbytes)
         # Inside the wait: another rank may have ended for a difference that this one's watch is about to see.
-        with waiting((self._number, self._count)), _explained(), calls.timed(kind, self.label, size_bytes):
+        with waiting((self.number, self._count)), _explained(), calls.timed(kind, self.label, size_bytes):
             self._is_waiting = True
             self._compare(kind, elements)
             yield

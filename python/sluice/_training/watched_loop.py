@@ -91,6 +91,7 @@ class WatchedLoop(Loop):
         self, loop: Loop, names: Sequence[str], group: ranks.RankGroup | None, show_progress: bool, only_computes: bool = False
     ) -> None:
         self._loop, self._names, self._group = loop, names, group
+        self.number = 0 if group is None else group.number  # of the engine, equal on all ranks; 0 with one rank
         self._frozen = FrozenInPasses([]) if only_computes else None
         self._pass = "forward"
         self.in_step = 0

@@ -95,3 +95,49 @@ open(os.path.join(place, f"ended{rank}"), "w").close()
 
 def test_ranks_that_give_several_directories_are_told_so(tmp_path: Path) -> None:
     run_two(DIRECTORIES, tmp_path)
+
+
+OTHERS = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+import torch
+import sluice
+from small_models import config, engine_of, make
+from sluice import utils, zero
+rank, place = int(os.environ["RANK"]), sys.argv[2]
+
+def refused(given, modifier, expected):
+    try:
+        with zero.GatheredParameters(given[::-1] if rank else given, modifier_rank=modifier), torch.no_grad():
+            for parameter in given:
+                parameter.fill_(7 + rank)
+    except ValueError as error:
+        assert expected in str(error), error
+    else:
+        raise AssertionError(expected)
+
+sluice.init_distributed()
+alone = [torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(3))]
+refused(alone, rank, "modifier_rank of GatheredParameters is 0 on rank 0 and 1 on rank 1, and no change is kept")
+refused(alone, 0, "parameter 0 of no engine is of shape [2] and torch.float32 on rank 0, and of shape [3] and torch.float32 on rank 1")
+for stage in (2, 3):
+    engine, other = (engine_of(make(blocks=1), config("device", zero_optimization={"stage": stage})) for _ in range(2))
+    norm = engine.module.norm
+    before = engine.module_state_dict()
+    both = [norm.weight, norm.bias]
+    refused(both, rank, "modifier_rank of GatheredParameters is 0 on rank 0 and 1 on rank 1, and no change is kept")
+    refused(both, 0, "the same parameters: parameter 0 of an engine is norm.weight of engine ")
+    refused([norm.weight, other.module.norm.weight], 1, "parameter 0 of an engine is norm.weight of engine ")
+    refused(both[:1] if rank else both, 0, ", and none of an engine on rank 1: the values of modifier_rank=0 reach no rank. Give them in one")
+    assert all(torch.equal(value, before[name]) for name, value in engine.module_state_dict().items())
+    with zero.GatheredParameters(both, modifier_rank=1), torch.no_grad():
+        norm.weight.fill_(rank)
+    assert bool((utils.safe_get_full_fp32_param(norm.weight) == 1).all())
+    engine.destroy()
+    other.destroy()
+open(os.path.join(place, f"ended{rank}"), "w").close()
+"""
+
+
+def test_ranks_that_give_other_parameters_or_modifiers_are_told_so(tmp_path: Path) -> None:
+    run_two(OTHERS, tmp_path)

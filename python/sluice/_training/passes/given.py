@@ -1,0 +1,88 @@
+"""What the ranks give GatheredParameters with ``modifier_rank``: compared before any value is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from .. import ranks
+from ..owners import Owner
+
+_ORDER = (
+    "Give them in one order on all ranks: those of named_parameters(), and no set of parameters, whose order differs between processes"
+)
+
+
+class Given(NamedTuple):
+    """Of one rank: parameters of engines by name, those of no engine by kind, and why its changes cannot be kept."""
+
+    modifier_rank: int
+    named: list[str]
+    kinds: list[tuple[list[int], str, bool]]
+    refused: set[str]
+
+
+def given_by(modifier_rank: int, gathered: list[tuple[torch.Tensor, Owner]], others: list[torch.Tensor], refused: set[str]) -> Given:
+    """As this rank has it."""
+    named = [f"{owner.name} of engine {owner.model.loop.number}" for _, owner in gathered]
+    return Given(modifier_rank, named, [(list(one.shape), str(one.dtype), one.is_meta) for one in others], refused)
+
+
+def why_refused(own: Given, place: str) -> str:
+    """Why no rank keeps or sends a value: the ranks do not give the same, or one has what cannot be kept. Every rank calls it.
+
+    Empty where all is well. ``place``: the begin or the end, for the other ranks.
+    """
+    ranks.set_doing(f"the {place} of GatheredParameters")
+    everyone = ranks.gather("parameters of GatheredParameters", own) if ranks.world_size() > 1 else [own]
+    differences = (_difference(everyone, other) for other in range(len(everyone)))
+    refused = set[str]().union(*(each.refused for each in everyone))
+    return next(filter(None, differences), "") or min(refused, default="")
+
+
+def _difference(everyone: list[Given], other: int) -> str:
+    """What rank ``other`` gives otherwise than rank 0, or than the rank that all of them name as the modifier."""
+    root = everyone[0].modifier_rank
+    if everyone[other].modifier_rank != root:
+        return (
+            f"modifier_rank of GatheredParameters is {root} on rank 0 and {everyone[other].modifier_rank} on rank {other}, and no change is "
+            "kept: all ranks name the one rank whose values they get"
+        )
+    lost = f"the values of modifier_rank={root} reach no rank"
+    begin = "the ranks do not give GatheredParameters the same parameters"
+    place = _first_difference(everyone[0].named, everyone[other].named)
+    if place is not None:
+        here, there = (each.named[place] if place < len(each.named) else "none of an engine" for each in (everyone[0], everyone[other]))
+        return f"{begin}: parameter {place} of an engine is {here} on rank 0, and {there} on rank {other}: {lost}. {_ORDER}"
+    kinds, theirs = everyone[root].kinds, everyone[other].kinds
+    place = _first_difference(kinds, theirs)
+    if place is None:
+        return ""
+    here, there = (_text(kind[place]) if place < len(kind) else f"{len(kind)} parameters" for kind in (kinds, theirs))
+    return (
+        f"{begin}: parameter {place} of no engine is {here} on rank {root}, and {there} on rank {other}: {lost}. Build the model alike on "
+        f"all ranks, and set values of a parameter's own shape. {_ORDER}"
+    )
+
+
+def _first_difference(one: Sequence[object], other: Sequence[object]) -> int | None:
+    found = (place for place, (a, b) in enumerate(zip(one, other)) if a != b)
+    return next(found, None if len(one) == len(other) else min(len(one), len(other)))
+
+
+def _text(kind: tuple[list[int], str, bool]) -> str:
+    shape, dtype, is_meta = kind
+    return f"of shape {shape} and {dtype}{' on the meta device' if is_meta else ''}"
+
+
+def share(parameters: list[torch.Tensor], root: int) -> None:
+    """Gives all ranks the values of ``root``, of parameters of no engine."""
+    for one in parameters:
+        if one.is_meta or one.numel() == 0:
+            continue
+        values = one.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        ranks.share([values.view(-1).view(torch.uint8)], root)  # as bytes: Gloo does not know every data type
+        if ranks.rank() != root:
+            one.data.copy_(values)
