@@ -243,6 +243,39 @@ def test_a_client_state_that_cannot_be_pickled_is_an_error_on_all_ranks(tmp_path
     assert (tmp_path / "latest").read_text() == "global_step1"
 
 
+ASKED = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from small_models import batch, engine_of, loss_of, make
+from sluice import utils
+rank = int(os.environ["RANK"])
+calls = {
+    "the master weights": utils.safe_get_full_fp32_param,
+    "exp_avg_sq": lambda parameter: utils.safe_get_full_optimizer_state(parameter, "exp_avg_sq"),
+    "the gradient": utils.safe_get_full_grad,
+}
+for kind, call in calls.items():
+    engine = engine_of(make(blocks=1))
+    ids, targets = batch(rank)
+    engine.backward(loss_of(engine(ids), targets))
+    norm = engine.module.norm
+    try:
+        call(norm.bias if rank else norm.weight)
+    except RuntimeError as error:
+        for name in ("norm.weight", "norm.bias"):
+            assert f"(all_reduce of {kind} of parameter {name}, 64 elements)" in str(error), error
+    else:
+        raise AssertionError("a mixture of two parameters")
+    engine.destroy()
+open(os.path.join(sys.argv[2], os.environ["RANK"]), "w").write("null")
+"""
+
+
+# Else each would get the parts of both: a loop over a set of parameters has another order in each process.
+def test_ranks_that_ask_for_several_parameters_are_told_so(tmp_path: Path) -> None:
+    run_text(ASKED, tmp_path)
+
+
 # Two micro-batches of one rank are added one after the other, as those of two ranks are. A tied weight has two gradients
 # in each micro-batch, which one rank adds in another order; so has the norm, which clips.
 @pytest.mark.parametrize(("tied", "clip", "frozen"), [(False, 0.0, False), (False, 0.0, True), (True, 0.0, False), (False, 1.0, True)])

@@ -21,11 +21,13 @@ void check_shape(const zero::ParamLayout& param, const Tensor& values) {
 }
 
 // Sums what each rank has of a tensor, which may be on a GPU; elements of other ranks are 0. The
-// sum is where the part is.
-Tensor sum_over(zero::Communicator& ranks, const Tensor& part) {
+// sum is where the part is. `label` names the parameter, since parameters of equal sizes differ in
+// nothing else: a mixture of two would be the sum where ranks ask for different ones.
+Tensor sum_over(zero::Communicator& ranks, const Tensor& part, std::string label) {
   if (ranks.world_size() == 1) return part;
   Tensor sum = part.to(torch::kCPU, torch::kFloat64).contiguous();
-  ranks.all_reduce({sum.data_ptr<double>(), static_cast<std::size_t>(sum.numel())});
+  ranks.all_reduce({sum.data_ptr<double>(), static_cast<std::size_t>(sum.numel())},
+                   std::move(label));
   return sum.to(part.options());
 }
 
@@ -155,7 +157,8 @@ Tensor LoopCore::state(const std::string& name, std::optional<std::size_t> momen
                       std::ranges::copy(part.values, to + part.offset_count);
                     })
       .finish();
-  return sum_over(*resources_->communicator, values);
+  const std::string kind = moment ? moment_names()[*moment] : "the master weights";
+  return sum_over(*resources_->communicator, values, kind + " of parameter " + name);
 }
 
 void LoopCore::set_state(const std::string& name, std::optional<std::size_t> moment,
@@ -219,7 +222,8 @@ void LoopCore::show_gradient(const std::string& name, const std::function<void(T
 Tensor LoopCore::gradient(const std::string& name) {
   Tensor copy;
   show_gradient(name, [&](const Tensor& gradient) { copy = gradient.clone(); });
-  return copy.defined() ? sum_over(*resources_->communicator, copy) : copy;
+  if (!copy.defined()) return copy;
+  return sum_over(*resources_->communicator, copy, "the gradient of parameter " + name);
 }
 
 void LoopCore::set_gradient(const std::string& name, const Tensor& values) {
