@@ -72,7 +72,7 @@ class Peers:
         self._warned: tuple[float, float] = (_NEVER, limit)  # of a wait: its begin, and the seconds before its next warning
         self._beats = 0
         self._process = os.getpid()
-        self._has_ended = False
+        self._has_ended = self._is_replaced = False
         self._write()
         self._meet()
         self._end_of_beats = threading.Event()
@@ -95,15 +95,17 @@ class Peers:
             self._outside_since = time.monotonic()
             self._inside_since = _NEVER
 
-    def end(self) -> None:
+    def end(self, is_replaced: bool = False) -> None:
         """This rank trains no more. The others see it at their next look.
+
+        ``is_replaced``: another object follows, so no thread stays.
 
         Waits for the thread that beats: an interpreter that ends while a thread is in the store aborts the process. A
         store whose host stands still keeps that thread; then the wait ends after some seconds.
         """
         if os.getpid() != self._process:
             return  # a forked child is no rank
-        self._has_ended = True
+        self._has_ended, self._is_replaced = True, is_replaced
         self._end_of_beats.set()
         self._beating.join(_LAST_BEAT_SECONDS)
         if self._beating.is_alive():
@@ -187,7 +189,7 @@ class Peers:
             self._end_of_beats.wait(BEAT_SECONDS)
 
     def _watch(self) -> None:
-        while self._limit > 0:
+        while self._limit > 0 and not self._is_replaced:
             time.sleep(BEAT_SECONDS)
             now = time.monotonic()
             since = min((since for since, _ in self._waits.copy().values()), default=now)

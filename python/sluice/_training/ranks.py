@@ -28,6 +28,7 @@ _END_OF_STEP = "norm and loss"  # begins the label of the extension's call in wh
 _peers: Peers | None = None
 _control: dist.ProcessGroup | None = None  # of values in host memory, which a script's own group may not send; with several ranks
 _may_close = True  # that group, at the exit
+_world: Callable[[], Any] = lambda: None  # the group of torch.distributed that both were made in
 _numbers = itertools.count()
 Result = TypeVar("Result")
 _calls = itertools.count()  # of no RankGroup
@@ -46,6 +47,7 @@ class RankGroup:
 
     def __init__(self) -> None:
         self._group: Any = dist.new_group(backend="gloo")
+        self._world: Callable[[], Any] = weakref.ref(dist.group.WORLD)
         _living.add(self)
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.label = ""  # of the call in progress, from the extension: "the weights of unit ..."
@@ -111,7 +113,7 @@ class RankGroup:
     def _collective(self, kind: str, tensor: torch.Tensor | None) -> Iterator[None]:
         elements, size_bytes = (0, 0) if tensor is None else (tensor.numel(), tensor.nbytes)
         # Inside the wait: another rank may have ended for a difference that this one's watch is about to see.
-        with waiting((self.number, self._count)), _explained(), calls.timed(kind, self.label, size_bytes):
+        with waiting((self.number, self._count)), _explained(self._world), calls.timed(kind, self.label, size_bytes):
             self._is_waiting = True
             self._compare(kind, elements)
             yield
@@ -157,11 +159,26 @@ class _Difference(RuntimeError):
     """The ranks do different things."""
 
 
+def _is_world(made_in: Callable[[], Any]) -> bool:
+    """Whether torch.distributed is as it was then. A script may end it, and begin it again."""
+    return dist.is_initialized() and made_in() is dist.group.WORLD
+
+
 @contextlib.contextmanager
-def _explained() -> Iterator[None]:
-    """A context around the wait in a collective. Its error names the ranks that do not answer or have ended, if any."""
+def _explained(made_in: Callable[[], Any]) -> Iterator[None]:
+    """A context around the wait in a collective. Its error names the ranks that do not answer or have ended, if any.
+
+    ``made_in``: the group of torch.distributed when the collective's own was made.
+    """
     try:
         yield
+    except ValueError:  # PyTorch's, of a group that is no more
+        if _is_world(made_in):
+            raise
+        raise RuntimeError(
+            "the script has ended torch.distributed (dist.destroy_process_group) before its engine, whose ranks cannot agree on the "
+            "end of training any more: call engine.destroy() of each engine first"
+        ) from None
     except RuntimeError as error:
         known = "" if _peers is None or isinstance(error, _Difference) else _peers.explain()
         if not known:
@@ -189,17 +206,32 @@ def join(backend: str = "gloo", timeout: datetime.timedelta | None = None) -> No
     that cannot be, ConnectionError when the ranks are not together in time, or another program has the port.
     """
     ranks = world_size()
-    if ranks == 1 or dist.is_initialized():
+    if ranks == 1:
+        return
+    _follow_world()
+    if dist.is_initialized():
         return
     _meeting.join(ranks, backend, timeout)
 
 
+def _follow_world() -> None:
+    """What was made in a torch.distributed that the script has ended is dropped: it keeps the port, and reaches no rank."""
+    global _peers, _control, _numbers, _calls
+    if (_peers is None and _control is None) or _is_world(_world):
+        return
+    if _peers is not None:
+        _peers.end(is_replaced=True)
+    _peers, _control = None, None
+    _numbers, _calls = itertools.count(), itertools.count()  # the other ranks may be new processes
+
+
 def groups() -> Groups:
     """For the thread that trains, and for the one that gathers; None for one rank."""
-    global _peers
+    global _peers, _world
     if world_size() == 1:
         return None, None
     join()
+    _world = weakref.ref(dist.group.WORLD)
     if _peers is None:
         store = dist.distributed_c10d.PrefixStore("sluice", dist.distributed_c10d._get_default_store())
         _peers = Peers(dist.get_rank(), dist.get_world_size(), store, limit_seconds())
@@ -220,8 +252,9 @@ def meet() -> bool:
 
 def _make_control() -> None:
     """The group of values in host memory, once. Every rank calls it."""
-    global _control
+    global _control, _world
     if _control is None:
+        _world = weakref.ref(dist.group.WORLD)
         with _with_all():
             _control = dist.new_group(backend="gloo")
 
@@ -280,7 +313,7 @@ def waiting(call: Call) -> contextlib.AbstractContextManager[None]:
 @contextlib.contextmanager
 def _with_all() -> Iterator[None]:
     """A context of a collective of no RankGroup. All ranks make these in one order."""
-    with inside(), _explained(), waiting((-1, next(_calls))):
+    with inside(), _explained(_world), waiting((-1, next(_calls))):
         yield
 
 

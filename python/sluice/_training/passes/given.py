@@ -11,7 +11,8 @@ from .. import ranks
 from ..owners import Owner
 
 _ORDER = (
-    "Give them in one order on all ranks: those of named_parameters(), and no set of parameters, whose order differs between processes"
+    "Give them in one order on all ranks: that of named_parameters(), and no set of parameters, whose order differs between "
+    "processes"
 )
 
 
@@ -24,7 +25,9 @@ class Given(NamedTuple):
     refused: set[str]
 
 
-def given_by(modifier_rank: int, gathered: list[tuple[torch.Tensor, Owner]], others: list[torch.Tensor], refused: set[str]) -> Given:
+def given_by(
+    modifier_rank: int, gathered: list[tuple[torch.Tensor, Owner]], others: list[torch.Tensor], refused: set[str]
+) -> Given:
     """As this rank has it."""
     named = [f"{owner.name} of engine {owner.model.loop.number}" for _, owner in gathered]
     return Given(modifier_rank, named, [(list(one.shape), str(one.dtype), one.is_meta) for one in others], refused)
@@ -47,14 +50,15 @@ def _difference(everyone: list[Given], other: int) -> str:
     root = everyone[0].modifier_rank
     if everyone[other].modifier_rank != root:
         return (
-            f"modifier_rank of GatheredParameters is {root} on rank 0 and {everyone[other].modifier_rank} on rank {other}, and no change is "
-            "kept: all ranks name the one rank whose values they get"
+            f"modifier_rank of GatheredParameters is {root} on rank 0 and {everyone[other].modifier_rank} on rank {other}, and no "
+            "change is kept: all ranks name the one rank whose values they get"
         )
     lost = f"the values of modifier_rank={root} reach no rank"
     begin = "the ranks do not give GatheredParameters the same parameters"
     place = _first_difference(everyone[0].named, everyone[other].named)
     if place is not None:
-        here, there = (each.named[place] if place < len(each.named) else "none of an engine" for each in (everyone[0], everyone[other]))
+        both = everyone[0].named, everyone[other].named
+        here, there = (named[place] if place < len(named) else "none of an engine" for named in both)
         return f"{begin}: parameter {place} of an engine is {here} on rank 0, and {there} on rank {other}: {lost}. {_ORDER}"
     kinds, theirs = everyone[root].kinds, everyone[other].kinds
     place = _first_difference(kinds, theirs)
@@ -62,8 +66,8 @@ def _difference(everyone: list[Given], other: int) -> str:
         return ""
     here, there = (_text(kind[place]) if place < len(kind) else f"{len(kind)} parameters" for kind in (kinds, theirs))
     return (
-        f"{begin}: parameter {place} of no engine is {here} on rank {root}, and {there} on rank {other}: {lost}. Build the model alike on "
-        f"all ranks, and set values of a parameter's own shape. {_ORDER}"
+        f"{begin}: parameter {place} of no engine is {here} on rank {root}, and {there} on rank {other}: {lost}. Build the model "
+        f"alike on all ranks, and set values of a parameter's own shape. {_ORDER}"
     )
 
 
