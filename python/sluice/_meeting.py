@@ -41,6 +41,7 @@ def join(ranks: int, backend: str, timeout: datetime.timedelta | None) -> None:
         dist.init_process_group(backend, store=store, timeout=_left(end) if meets else timeout, rank=own, world_size=ranks)
         if meets:
             dist.distributed_c10d._set_pg_timeout(timeout or default_pg_timeout)
+        store.set_timeout(timeout or default_pg_timeout)  # of what comes after the meeting: a rank may prepare data for long
     except (RuntimeError, OSError) as error:
         why = str(error).splitlines()[0]
         if "EADDRINUSE" in str(error):

@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 log = logging.getLogger("sluice")
@@ -20,6 +20,7 @@ BEAT_SECONDS = 1.0
 _LIMIT_SECONDS = 45.0
 _ANSWER_SECONDS = 3 * BEAT_SECONDS  # a rank that is alive has beaten by then
 _LAST_BEAT_SECONDS = 10.0
+_LOOK_SECONDS, _MOST_LOOK_SECONDS = 0.01, 0.2  # between looks for others at the start
 _NEVER = float("inf")
 WAY_OUT = (
     "Every rank makes the same calls, at every ZeRO stage: evaluation, GatheredParameters, module_state_dict(), save_checkpoint() "
@@ -125,14 +126,32 @@ class Peers:
         return "; ".join([*lines, *(self._line(other, "has ended its training") for other in ended)])
 
     def _meet(self) -> None:
-        """Waits for the first beats of the others, as long as their store does. Raises ConnectionError with those that are away."""
+        """Waits for the first beats of the others, as long as their store does. Raises ConnectionError with those that are away.
+
+        Looks again and again, since a wait of the store would hear no Ctrl+C.
+        """
+        most, every = self._store.timeout.total_seconds(), self._limit or _LIMIT_SECONDS
+        begin, warns_at, pause = time.monotonic(), every, _LOOK_SECONDS
+        while not self._have_come(range(self.world_size)):
+            seconds = time.monotonic() - begin
+            if seconds >= min(most, warns_at):
+                away = ", ".join(str(other) for other in self._others() if not self._have_come([other]))
+                found = f"rank {self.rank} has waited {seconds:.0f} s for others at the start of its first engine"
+                if seconds >= most:
+                    raise ConnectionError(f"{found}, and these have not come to theirs: {away}")
+                log.warning("%s, and waits for %.0f s at most. These have not come to theirs: %s", found, most, away)
+                warns_at += every
+            time.sleep(pause)
+            pause = min(2 * pause, _MOST_LOOK_SECONDS)
+
+    def _have_come(self, ranks: Iterable[int]) -> bool:
+        """Whether these have written their first beats. Raises ConnectionError where the store is gone."""
         try:
-            self._store.wait([f"peer{other}" for other in range(self.world_size)])
+            return bool(self._store.check([f"peer{other}" for other in ranks]))
         except RuntimeError as error:
-            away = [str(other) for other in self._others() if not self._store.check([f"peer{other}"])]
             raise ConnectionError(
-                f"rank {self.rank} has waited for others at the start of its first engine, and these have not come to theirs: "
-                f"{', '.join(away)} ({str(error).splitlines()[0]})"
+                f"rank {self.rank} cannot reach the store of the ranks at the start of its first engine, since the process that has it "
+                f"has ended: rank 0, or the agent of torchrun. Its output says why ({str(error).splitlines()[0]})"
             ) from None
 
     def _others(self) -> list[int]:

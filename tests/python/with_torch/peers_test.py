@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
+import threading
 import time
 from collections.abc import Iterator, Sequence
 
@@ -22,15 +24,14 @@ class Store:
         self.closed = False
         self.answers_after = 0.0
         self.readers = 0
+        self.timeout = datetime.timedelta(seconds=4 * BEAT)
 
     def set(self, key: str, text: str) -> None:
         self.texts[key] = text.encode()
 
-    def wait(self, keys: list[str]) -> None:
-        if not self.check(keys):
-            raise RuntimeError("wait timeout")
-
     def check(self, keys: list[str]) -> bool:
+        if self.closed:
+            raise RuntimeError("Broken pipe\nframe #0")
         return all(key in self.texts for key in keys)
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
@@ -131,7 +132,23 @@ def test_ranks_that_wait_for_each_other_are_found(
 
 
 def test_a_rank_that_does_not_come_to_its_first_engine_is_named(store: Store) -> None:
-    with pytest.raises(ConnectionError, match=r"rank 0 has waited .*these have not come to theirs: 1 \(wait timeout\)"):
+    with pytest.raises(ConnectionError, match=r"rank 0 has waited .*these have not come to theirs: 1$"):
+        peers.Peers(0, 2, store, limit=60)
+
+
+def test_a_rank_that_comes_late_to_its_first_engine_is_named_and_waited_for(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    store.timeout = datetime.timedelta(seconds=60)
+    comes = threading.Timer(12 * BEAT, store.write_peer, [False])
+    comes.start()
+    peers.Peers(0, 2, store, limit=4 * BEAT)
+    comes.join()
+    assert 1 <= len(caplog.messages) <= 3
+    assert all("and waits for 60 s at most. These have not come to theirs: 1" in line for line in caplog.messages)
+
+
+def test_a_store_that_is_gone_at_the_start_is_one_line(store: Store) -> None:
+    store.closed = True
+    with pytest.raises(ConnectionError, match=r"rank 0 cannot reach the store .* rank 0, or the agent of torchrun.* \(Broken pipe\)$"):
         peers.Peers(0, 2, store, limit=60)
 
 

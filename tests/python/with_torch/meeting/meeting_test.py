@@ -35,11 +35,14 @@ def test_a_rank_that_stands_still_in_the_meeting_is_an_error_in_time(place: str)
     assert " within 4 s: " in output
 
 
-def test_calls_have_more_time_than_the_meeting() -> None:
-    ranks = start("""
+@pytest.mark.parametrize("start_of", ["", "groups()"])
+def test_calls_and_the_first_engine_have_more_time_than_the_meeting(start_of: str) -> None:
+    ranks = start(f"""
+from sluice._training.ranks import groups
 sluice.init_distributed()
 ranks = torch.tensor(float(rank))
 time.sleep(7 * int(rank))
+{start_of}
 dist.all_reduce(ranks)
 print("sum of ranks", int(ranks), flush=True)
 """)
