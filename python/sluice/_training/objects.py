@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import pickle
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+_PIECE_BYTES = 64 << 20
 
 def gather(own: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
     """``own`` of each rank of the group, in their order. Every rank calls it."""
@@ -23,4 +26,24 @@ def gather(own: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
     all_of_them = torch.empty(ranks * most, dtype=torch.uint8, device=device)
     dist.all_gather_into_tensor(all_of_them, mine, group=group)
     parts = all_of_them.cpu().view(ranks, most)
-    return [pickle.loads(bytes(part[:size].tolist())) for part, size in zip(parts, sizes.tolist())]
+    return [pickle.loads(ctypes.string_at(part.data_ptr(), size)) for part, size in zip(parts, sizes.tolist())]
+
+
+def to_first(own: bytes, sizes: Sequence[int], group: dist.ProcessGroup | None) -> list[bytes]:
+    """``own`` of each rank on rank 0; an empty list on the others. ``sizes``: of all of them. Every rank calls it.
+
+    One rank sends after the other, a piece at a time: the packets of all ranks may be large, and only rank 0 needs them. The
+    group is on the CPU. It ends for all ranks at one time, so that none is in another call while others still send.
+    """
+    rank, found = dist.get_rank(), [own]
+    for other in range(1, len(sizes)):
+        packet = bytearray(sizes[other] if rank == 0 else 0)
+        for begin in range(0, sizes[other], _PIECE_BYTES):
+            count = min(_PIECE_BYTES, sizes[other] - begin)
+            if rank == 0:
+                dist.recv(torch.frombuffer(packet, dtype=torch.uint8, count=count, offset=begin), other, group=group)
+            elif rank == other:
+                dist.send(torch.frombuffer(bytearray(own[begin : begin + count]), dtype=torch.uint8), 0, group=group)
+        found.append(bytes(packet))
+    dist.barrier(group=group)
+    return found if rank == 0 else []

@@ -327,6 +327,13 @@ def gather(what: str, own: Result) -> list[Result]:
     return [one for _, one, _ in everyone]
 
 
+def to_first(what: str, own: bytes) -> list[bytes]:
+    """``own`` of each rank on rank 0, and an empty list on the others. Every rank calls it. Raises as :func:`gather`."""
+    sizes = gather(what, len(own))
+    with _with_all():
+        return objects.to_first(own, sizes, _control)
+
+
 def inside() -> contextlib.AbstractContextManager[None]:
     """A context in which the thread that trains is in a call of the loop."""
     return contextlib.nullcontext() if _peers is None else _peers.inside()

@@ -20,9 +20,10 @@ _PURPOSE = "the client_state of save_checkpoint"
 
 
 def of_ranks(own: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The client_states of all ranks for a checkpoint; empty where all are rank 0's. Every rank calls it.
+    """The client_states of all ranks for a checkpoint, on rank 0, which writes them; empty where all are rank 0's.
 
-    Each packs its own; only those that differ from rank 0's are sent. Raises on all ranks where one cannot be pickled.
+    Every rank calls it, and packs its own; only those that differ from rank 0's are sent. Raises on all ranks where one cannot
+    be pickled.
     """
     if ranks.world_size() == 1:
         return {}
@@ -31,7 +32,8 @@ def of_ranks(own: Mapping[str, Any] | None) -> dict[str, Any]:
     if all(each == sums[0] for each in sums):
         return {}
     differs = sums[ranks.rank()] != sums[0]
-    return {_KEY: ranks.gather(_PURPOSE, packed if differs else None)}
+    packets = ranks.to_first(_PURPOSE, packed if differs else b"")
+    return {_KEY: [packet or None for packet in packets]} if packets else {}
 
 
 def own_of(folder: str, saved: Mapping[str, Any]) -> dict[str, Any]:

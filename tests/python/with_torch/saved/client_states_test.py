@@ -13,6 +13,8 @@ import json, os, sys
 sys.path.insert(0, sys.argv[1])
 import torch
 from small_models import config, engine_of, make
+from sluice._training import objects
+objects._PIECE_BYTES = 100  # so a packet is in several pieces
 rank, place = int(os.environ["RANK"]), sys.argv[2]
 loaded = []
 for stage in (1, 3):
@@ -42,3 +44,27 @@ def test_a_rank_has_its_own_client_state_at_zero_3(tmp_path: Path, caplog: pytes
     assert engine.load_checkpoint(tmp_path, "last3")[1] == {"rank": 0}
     assert "has a client_state of each of 2 ranks, and 1 load it: all of them have rank 0's" in caplog.text
     engine.destroy()
+
+
+LARGE = """
+import json, os, resource, sys
+sys.path.insert(0, sys.argv[1])
+import torch
+from small_models import engine_of, make
+rank = int(os.environ["RANK"])
+engine = engine_of(make(blocks=1))
+engine.save_checkpoint(sys.argv[2], "warm", client_state={"rank": rank})
+state = {"replay": torch.full((2**24,), float(rank))}
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+engine.save_checkpoint(sys.argv[2], "large", client_state=state)
+copies = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**16
+assert engine.load_checkpoint(sys.argv[2], "large")[1]["replay"].unique().tolist() == [rank]
+engine.destroy()
+open(os.path.join(sys.argv[2], str(rank)), "w").write(json.dumps(copies))
+"""
+
+
+def test_client_states_take_a_few_times_their_size(tmp_path: Path) -> None:
+    first, second = run_text(LARGE, tmp_path)  # in the size of one
+    assert second < 6
+    assert first < 10
