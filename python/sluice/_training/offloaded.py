@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from .._core import version as __version__
 from .._plan import machine_facts
 from .._tables import size_text
 from ..config import Config, Source
@@ -25,10 +24,11 @@ from .passes.changes import set_changes
 from .passes.described import describe, undescribe
 from .passes.hooks import Hooks
 from .passes.layers import schedule_line
-from .optimizer import values_of
 from .owners import check_free, disown, own
 from .report import Report
 from .saved import checkpoint
+from .start.facts import check_shared, facts_of, kept_of
+from .start.groups import group_section
 from .units import Choice, Unit, find_units, is_kept, parameters_of, prepare_values
 from .watched_loop import WatchedLoop
 
@@ -59,46 +59,6 @@ def _choices(loop: Loop, model: nn.Module, units: list[Unit]) -> list[str]:
     moves = json.loads(loop.plan_json)["bytes_per_step"]["h2d"] > 0
     line = schedule_line(model, units, int(loop.accumulation_steps)) if moves else None
     return [*loop.choices, *([line] if line else [])]
-
-
-def _group_section(groups: list[dict[str, Any]], parameters: Mapping[str, nn.Parameter]) -> list[dict[str, Any]]:
-    """The "groups" section that a client's groups of parameters stand for. Their values follow at each step.
-
-    A group without a parameter that trains has no entry: the Trainer makes one for LoRA.
-    """
-    names = {parameter: name for name, parameter in parameters.items() if parameter.requires_grad}
-    _check_of_model(groups, names)
-    section = []
-    for number, group in enumerate(groups):
-        values = values_of(group, number)
-        matched = [names.pop(parameter) for parameter in group["params"] if parameter in names]
-        if matched:
-            section.append({"match": matched, "weight_decay": values.get("weight_decay", 0.0)})
-    if names:
-        first = next(iter(names.values()))
-        raise ValueError(
-            f"parameter {first} requires a gradient and is in no group of the optimizer ({len(names)} such): add it, or "
-            "freeze it with requires_grad_(False)"
-        )
-    return section if len(section) > 1 else []
-
-
-def _check_of_model(groups: list[dict[str, Any]], trained: Mapping[nn.Parameter, str]) -> None:
-    """Raises ValueError for a parameter that no step would train: of another module, or a second time in the groups."""
-    group_of: dict[nn.Parameter, int] = {}
-    for number, group in enumerate(groups):
-        for place, parameter in enumerate(group["params"]):
-            if not parameter.requires_grad or is_kept(parameter):
-                continue
-            if parameter not in trained:
-                raise ValueError(
-                    f"parameter group {number} has a parameter that is not of the model and would never be trained (number {place}, "
-                    f"of shape {list(getattr(parameter, 'ds_shape', parameter.shape))}): make one module of both and pass it as the "
-                    "model, give the other its own optimizer, or freeze it with requires_grad_(False). Layers are replaced before "
-                    "the optimizer is made"
-                )
-            if group_of.setdefault(parameter, number) != number:
-                raise ValueError(f"parameter {trained[parameter]} is in parameter groups {group_of[parameter]} and {number}: leave it in one")
 
 
 def _check_reads_only(model: nn.Module) -> None:
@@ -150,7 +110,7 @@ class OffloadedModel:
         if not has_schedule:
             settings["scheduler"] = None
         if groups is not None:
-            settings.update({"sluice.groups": _group_section(groups, self.parameters), "sluice.no_decay": "none"})
+            settings.update({"sluice.groups": group_section(groups, self.parameters), "sluice.no_decay": "none"})
         self._groups = ranks.groups()
         self._loop = make_loop(source, settings, self._groups, resident=resident, resume=resume)
         self.only_computes = only_computes
@@ -181,13 +141,14 @@ class OffloadedModel:
         self._places = {tensor: (tensor.device, tensor.dtype) for tensor in [*self.parameters.values(), *self._kept()]}
 
     def _kept(self) -> list[torch.Tensor]:
-        """Buffers, and the parameters that stay with them in their modules."""
-        return [*self.model.buffers(), *filter(is_kept, self.model.parameters())]
+        return list(kept_of(self.model).values())
 
     def _begin(self, groups: list[dict[str, Any]], directories: open_loops.Directories, commits: bool) -> None:
         self._describe_parameters()
-        ranks.check_agreement(self._facts(groups))
-        ranks.share([*self.parameters.values(), *self._kept()])
+        kept = kept_of(self.model)
+        ranks.check_agreement(facts_of(self.units, self.parameters, kept, groups))
+        check_shared(kept)
+        ranks.share([*self.parameters.values(), *kept.values()])
         open_loops.begin(self._loop, directories)
         self.loop.initialize()
         open_loops.add(self._loop, self.loop, self._groups, commits=commits)
@@ -260,17 +221,6 @@ class OffloadedModel:
         for parameter in self.parameters.values():
             disown(parameter)
         vars(self.model).pop("ds_external_parameters", None)  # with it a saved model could only be loaded beside this package
-
-    def _facts(self, groups: list[dict[str, Any]]) -> dict[str, Any]:
-        """Facts that all ranks share, beside the configuration; the loop compares them. ``groups``: a client's."""
-        facts: dict[str, Any] = {"sluice": __version__, "torch": torch.__version__}
-        facts.update({f"parameter group {number}": values_of(group, number) for number, group in enumerate(groups)})
-        numbers = {parameter: number for number, group in enumerate(groups) for parameter in group["params"]}
-        for name, parameter in self.parameters.items():
-            trains = "trained" if parameter.requires_grad else "frozen"
-            group = f", in group {numbers[parameter]}" if parameter in numbers else ""
-            facts[f"parameter {name}"] = f"{list(parameter.shape)}, {trains}{group}"
-        return {**facts, "units": [unit.name for unit in self.units]}
 
     def _describe_parameters(self) -> None:
         for index, (name, parameter) in enumerate(self.parameters.items()):

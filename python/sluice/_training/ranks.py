@@ -31,6 +31,7 @@ _may_close = True  # that group, at the exit
 _world: Callable[[], Any] = lambda: None  # the group of torch.distributed that both were made in
 _numbers = itertools.count()
 Result = TypeVar("Result")
+_SHOWN = 6  # names of a list that differs
 _calls = itertools.count()  # of no RankGroup
 Groups = tuple["RankGroup | None", "RankGroup | None"]
 
@@ -353,7 +354,17 @@ def check_agreement(facts: Mapping[str, Any]) -> None:
         for name in sorted({*everyone[0], *theirs}):
             here, there = everyone[0].get(name, "none"), theirs.get(name, "none")
             if here != there:
-                raise ValueError(f"the ranks train different things: {name} is {here} on rank 0 and {there} on rank {other}")
+                shown = _difference(here, there), _difference(there, here)
+                raise ValueError(f"the ranks train different things: {name} is {shown[0]} on rank 0 and {shown[1]} on rank {other}")
+
+
+def _difference(value: Any, other: Any) -> Any:
+    """Shows a value; a list of names from where it differs from the other one, and a few of it."""
+    if not isinstance(value, list) or not isinstance(other, list):
+        return value
+    first = next((place for place, (one, two) in enumerate(zip(value, other)) if one != two), min(len(value), len(other)))
+    shown = [*(["..."] if first else []), *map(str, value[first : first + _SHOWN]), *(["..."] if len(value) > first + _SHOWN else [])]
+    return f"[{', '.join(shown)}]"
 
 
 def of_any(names: set[str]) -> set[str]:
@@ -382,12 +393,29 @@ def together(work: Callable[[], Result]) -> Result:
     return cast(Result, result)
 
 
+def stored(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
+    """The elements that an expanded tensor has in memory, each once. ``like``: the expanded one; None: the tensor itself."""
+    expanded = tensor if like is None else like
+    for dimension in range(tensor.dim()) if expanded.layout is torch.strided else ():
+        if expanded.stride(dimension) == 0 and tensor.shape[dimension] > 1:
+            tensor = tensor.narrow(dimension, 0, 1)
+    return tensor
+
+
 def share(tensors: Iterable[torch.Tensor], root: int = 0) -> None:
-    """Gives every rank the values of ``root``: of rank 0 at the start, as DeepSpeed does."""
-    if world_size() > 1:
-        for tensor in tensors:
-            with torch.no_grad(), _with_all():
-                dist.broadcast(tensor.data, root, group=_control)
+    """Gives every rank the values of ``root``: of rank 0 at the start, as DeepSpeed does.
+
+    They go as bytes, in the order of the elements: Gloo knows few data types, and no strides.
+    """
+    for tensor in tensors if world_size() > 1 else ():
+        own = stored(tensor.data)
+        is_plain = own.is_contiguous() and not own.is_conj() and not own.is_neg()
+        with torch.no_grad():
+            sent = own if is_plain else torch.empty(own.shape, dtype=own.dtype, device="cpu").copy_(own)
+            with _with_all():
+                dist.broadcast(sent.as_strided((sent.numel(),), (1,)).view(torch.uint8), root, group=_control)
+            if sent is not own and rank() != root:
+                own.copy_(sent)
 
 
 def gathered(part: torch.Tensor) -> torch.Tensor:

@@ -138,14 +138,14 @@ def test_a_rank_that_skips_a_unit_is_named() -> None:
 @pytest.mark.parametrize(
     ("what", "named"),
     [
-        ("model", "parameter blocks.3.down.bias is none on rank 0 and [64], trained on rank 1"),
+        ("model", "parameter blocks.3.down.bias is none on rank 0 and [64], float32, trained on rank 1"),
         ("rate", "optimizer.params.lr is 0.001 on rank 0 and 0.5 on rank 1"),
         ("type", "optimizer.type is AdamW on rank 0 and Adam on rank 1"),
         ("scale", "fp16.initial_scale_power is 8 on rank 0 and 12 on rank 1"),
         ("prescale", "prescale_gradients is false on rank 0 and true on rank 1"),
         ("tier", "zero_optimization.offload_optimizer.device is cpu on rank 0 and none on rank 1"),
         ("groups", "parameter group 1 is {'lr': 0.001, 'weight_decay': 0.0} on rank 0 and {'lr': 0.002, 'weight_decay': 0.0} on rank 1"),
-        ("members", "parameter norm.bias is [64], trained, in group 0 on rank 0 and [64], trained, in group 1 on rank 1"),
+        ("members", "parameter norm.bias is [64], float32, trained, in group 0 on rank 0 and [64], float32, trained, in group 1 on rank 1"),
     ],
 )
 def test_ranks_that_train_different_things_are_named(what: str, named: str) -> None:

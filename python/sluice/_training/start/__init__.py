@@ -1,0 +1,1 @@
+"""What is looked at before an engine has its memory. Private."""
