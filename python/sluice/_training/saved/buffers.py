@@ -42,7 +42,7 @@ def warn_of_missing(where: str, model: nn.Module) -> None:
 
 
 def check_buffers(path: str, model: nn.Module, values: Mapping[str, torch.Tensor], strict: bool) -> None:
-    """Raises StorageError for buffers of another shape and, with ``strict``, for those that only one side has."""
+    """Raises StorageError for buffers that cannot have the values and, with ``strict``, for those that only one side has."""
     here = buffers_of(model)
     left_out = buffers_of(model, persistent=False)  # earlier versions have saved them
     for name, buffer in here.items():
@@ -51,6 +51,14 @@ def check_buffers(path: str, model: nn.Module, values: Mapping[str, torch.Tensor
                 f"{path} is of another model: its buffer {name} has shape {list(values[name].shape)}, and this model's has "
                 f"{list(buffer.shape)}; load it into the model that it was saved from"
             )
+        once = ranks.stored(buffer)
+        if name in values and once.shape != buffer.shape:
+            value = values[name]
+            if not torch.equal(ranks.stored(value, like=buffer).expand_as(value), value):
+                raise StorageError(
+                    f"{path}: its buffer {name} has other values where this model's has one element in memory for several (shape "
+                    f"{list(buffer.shape)}, expanded from {list(once.shape)}): register a clone() of the expanded tensor"
+                )
     if not strict:
         return
     missing = [name for name in here if name not in values]
@@ -65,8 +73,8 @@ def check_buffers(path: str, model: nn.Module, values: Mapping[str, torch.Tensor
 
 
 def set_buffers(model: nn.Module, values: Mapping[str, torch.Tensor]) -> None:
-    """Copies the saved values of buffers into those that the model has."""
+    """Copies the saved values of buffers into those that the model has, each element in memory once."""
     with torch.no_grad():
         for name, buffer in buffers_of(model).items():
             if name in values:
-                buffer.copy_(values[name])
+                ranks.stored(buffer).copy_(ranks.stored(values[name], like=buffer))

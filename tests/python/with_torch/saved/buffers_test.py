@@ -134,3 +134,36 @@ def test_missing_and_additional_buffers_are_refused_as_by_load_state_dict(tmp_pa
     assert engine.module.own.tolist() == [0, 0]
     engine.destroy()
     other.destroy()
+
+
+class Expanded(nn.Linear):
+    """A mask of one element in memory for each column, or of one for each element."""
+
+    def __init__(self, value: torch.Tensor) -> None:
+        super().__init__(4, 3)
+        self.register_buffer("mask", value)
+
+
+def test_an_expanded_buffer_has_the_values_of_a_checkpoint_again(tmp_path: Path) -> None:
+    columns = torch.tensor([1.0, 2.0, 3.0])
+    engine = engine_of(Expanded(columns.expand(4, 3)))
+    engine.save_checkpoint(str(tmp_path))
+    columns.zero_()
+    engine.load_checkpoint(str(tmp_path))
+    assert columns.tolist() == [1.0, 2.0, 3.0]
+    assert engine.module.mask.stride() == (0, 1)
+    engine.destroy()
+
+
+def test_an_expanded_buffer_that_cannot_have_the_saved_values_is_named_before_anything_is_loaded(tmp_path: Path) -> None:
+    engine = engine_of(Expanded(torch.arange(12.0).view(4, 3)))
+    engine.save_checkpoint(str(tmp_path))
+    engine.destroy()
+    engine = engine_of(Expanded(torch.ones(3).expand(4, 3)))
+    before = engine.module_state_dict()
+    message = r"its buffer mask has other values .*shape \[4, 3\], expanded from \[1, 3\]\): register a clone"
+    with pytest.raises(sluice.StorageError, match=message):
+        engine.load_checkpoint(str(tmp_path))
+    after = engine.module_state_dict()
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    engine.destroy()
