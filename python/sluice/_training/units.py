@@ -97,9 +97,16 @@ def find_units(model: nn.Module, choice: Choice = None) -> list[Unit]:
     and ``nn.Sequential``; what is found inside another one is a part of it. Parameters that :func:`is_kept` says are in
     no unit.
 
-    Raises ValueError when the model has no parameter, one without a shape or a unit without hooks, or ``choice`` names
+    Raises ValueError when the model has no parameter, one without a shape, a unit without hooks or a DistributedDataParallel, or ``choice`` names
     nothing; TypeError for a ``choice`` of another type. A warning names a chosen module that has others in it and no forward.
     """
+    for name, module in model.named_modules():
+        if isinstance(module, nn.parallel.DistributedDataParallel):
+            where = f"module {name}" if name else "the model"
+            raise ValueError(
+                f"{where} is wrapped in DistributedDataParallel, which averages gradients of parameters that it holds whole: give the "
+                "module in it (its .module). The ranks of an engine average gradients themselves"
+            )
     for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
         if is_lazy(tensor):
             raise ValueError(f"{name} has no shape yet, since its module is lazy: call the model on a batch once before")

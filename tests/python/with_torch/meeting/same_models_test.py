@@ -98,6 +98,14 @@ for name, value in made(0).items():
     assert value.dtype != torch.float32 or mine.stride() == own[name][1], name
 engine.destroy()
 """
+WRAPPED = """
+sluice.init_distributed()
+wrapped = nn.parallel.DistributedDataParallel(Model())
+for model, where in ((wrapped, "the model"), (nn.Sequential(nn.Linear(4, 4), wrapped), "module 1")):
+    said = refusal(model)
+    assert said.startswith(where + " is wrapped in DistributedDataParallel, "), said
+engine_of(wrapped.module).destroy()
+"""
 
 
 def test_ranks_with_different_models_are_refused_with_the_difference(tmp_path: Path) -> None:
@@ -106,3 +114,7 @@ def test_ranks_with_different_models_are_refused_with_the_difference(tmp_path: P
 
 def test_buffers_start_with_the_values_of_rank_0_whatever_their_memory(tmp_path: Path) -> None:
     run_text(BEGIN + BUFFERS + END, tmp_path)
+
+
+def test_a_model_that_averages_its_gradients_is_refused_by_name(tmp_path: Path) -> None:
+    run_text(BEGIN + WRAPPED + END, tmp_path)
