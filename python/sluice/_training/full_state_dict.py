@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import mmap
 import sys
 import weakref
 from collections.abc import Collection, Mapping
@@ -20,6 +21,8 @@ HOW_TO_LOAD = (
     "loaded inside sluice.zero.GatheredParameters(list(engine.module.parameters()), modifier_rank=0), by "
     "engine.module.load_state_dict()"
 )
+
+_LARGE_BYTES = 64 << 10
 
 
 class FullStateDicts:
@@ -112,7 +115,7 @@ class FullStateDicts:
             return before
         filled = self._read(name)
         if not self._keeps:
-            filled = filled.new_zeros(()).expand(filled.shape)  # a script's hook may compute with it
+            filled = _zeros_like(filled)
         self._filled[name] = filled
         return filled
 
@@ -137,6 +140,14 @@ class FullStateDicts:
             )
         parameter: Any = next(each for each, first in self._names.items() if first == name)
         return torch.empty(parameter.ds_shape, dtype=parameter.dtype, device="meta")  # which cannot be written to a file
+
+
+def _zeros_like(values: torch.Tensor) -> torch.Tensor:
+    """For a script's hooks, which may compute with them, and change them in place. Of large ones only pages that are written to take memory."""
+    if values.nbytes < _LARGE_BYTES:
+        return torch.zeros_like(values)
+    pages = mmap.mmap(-1, values.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=values.dtype).view(values.shape)
 
 
 def _refuse_load(module: nn.Module, state_dict: Mapping[str, Any], prefix: str, *others: Any) -> None:

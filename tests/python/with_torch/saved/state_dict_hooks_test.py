@@ -94,9 +94,16 @@ def join(module, state_dict, prefix, metadata):  # computes with values on every
     state_dict[prefix + "joined"] = torch.cat([state_dict[prefix + "up.weight"].T, state_dict[prefix + "down.weight"]])
 
 
+def fold(module, state_dict, prefix, metadata):  # changes values in place on every rank, as one that merges adapters
+    state_dict[prefix + "weight"].mul_(2)
+    state_dict[prefix + "bias"] += torch.arange(64.0)
+
+
 model = make(Tied, blocks=2)
 model.blocks[0].register_state_dict_post_hook(join)
 expected = {name: value.clone() for name, value in model.state_dict().items()}
+fold(None, expected, "norm.", None)
+model.norm.register_state_dict_post_hook(fold)  # not before: it would change the parameters themselves
 engine = engine_of(model, config())
 made, values_of = [], engine.loop.parameter
 
@@ -123,7 +130,9 @@ open(os.path.join(sys.argv[2], str(rank)), "w").write("null")
 
 def test_other_ranks_than_the_first_keep_no_weights_of_a_file(tmp_path: Path) -> None:
     run_text(GATHERED, tmp_path)
-    expected = make(Tied, blocks=2).state_dict()
+    expected = {name: value.clone() for name, value in make(Tied, blocks=2).state_dict().items()}
+    expected["norm.weight"] *= 2
+    expected["norm.bias"] += torch.arange(64.0)
     saved = torch.load(tmp_path / "pytorch_model.bin")
     assert all(torch.equal(saved[name], value) for name, value in expected.items())
 
