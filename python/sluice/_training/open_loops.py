@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import gc
 import logging
+import multiprocessing.util
 import os
 import shutil
 import sys
@@ -23,6 +24,9 @@ log = logging.getLogger("sluice")
 _open: dict[Any, bool] = {}  # loops of the extension, in the order in which every rank makes them: whether they have several ranks
 _groups: dict[Any, ranks.Groups] = {}  # of open loops. A forked child keeps them: without their threads they cannot end
 _SECTIONS = ("offload_optimizer", "offload_param")
+_has_ended = False  # this process
+_is_watched = False  # its end, by a finalizer of multiprocessing
+_AFTER_QUEUES = -10  # the priority of that: lower ones come later, and queues of multiprocessing have -5
 
 
 @dataclass
@@ -137,6 +141,7 @@ def add(loop: Any, user: object, groups: ranks.Groups, *, commits: bool) -> None
     Ranks collect garbage at different moments, and a commit is a collective. So a loop of several ranks that commits stays
     until close() or the exit, and one that does not ends without waiting for its last updates.
     """
+    _watch_end()
     has_ranks = groups[0] is not None
     _open[loop], _groups[loop] = has_ranks, groups
     if not (has_ranks and commits):
@@ -209,22 +214,45 @@ def _end_unwatched(loop: Any, finishes: bool = True) -> bool:
 
 
 @atexit.register
-def _end_all() -> None:
-    """A script that ends has its last step committed, and no thread of a loop outlives Python.
+def _end_all(error: BaseException | None = None) -> bool:
+    """A script that ends has its last step committed, and no thread of a loop outlives Python. Whether all went well.
 
-    A commit is of all ranks. One that has failed does not wait for the others, which may be in another call; nor does it close
-    its groups.
+    A commit is of all ranks. One that has failed, by ``error`` or another exception of the script, does not wait for the others,
+    which may be in another call; nor does it close its groups. A second call does nothing.
     """
-    has_failed = hasattr(sys, "last_value")  # the script's exception
+    global _has_ended
+    if _has_ended:
+        return True
+    _has_ended, goes_well = True, True
+    has_failed = error is not None or hasattr(sys, "last_value")
     if has_failed:
         _groups.clear()
     for loop, has_ranks in list(_open.items()):
-        has_failed = not _end_unwatched(loop, finishes=not (has_failed and has_ranks)) or has_failed
-    ranks.end(has_failed)
+        goes_well = _end_unwatched(loop, finishes=not (has_ranks and (has_failed or not goes_well))) and goes_well
+    ranks.end(has_failed or not goes_well)
+    return goes_well
+
+
+def _watch_end() -> None:
+    """A process of multiprocessing that was forked ends without the functions of atexit, and with finalizers of its own."""
+    global _is_watched
+    if multiprocessing.parent_process() is not None and not _is_watched:
+        _is_watched = True
+        multiprocessing.util.Finalize(None, _end_process, exitpriority=_AFTER_QUEUES)
+
+
+def _end_process() -> None:
+    error = sys.exc_info()[1]
+    if isinstance(error, SystemExit):  # of torch.multiprocessing too, after an exception
+        error = error.__context__ if error.code else None
+    if not _end_all(error):
+        sys.exit(1)
 
 
 # A forked child has no thread of its parent's engines, so it ends none of them.
 def _forget() -> None:
+    global _has_ended, _is_watched
+    _has_ended = _is_watched = False
     _open.clear()
     _directories.clear()
 
