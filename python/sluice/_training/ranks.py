@@ -355,7 +355,9 @@ def check_agreement(facts: Mapping[str, Any]) -> None:
             here, there = everyone[0].get(name, "none"), theirs.get(name, "none")
             if here != there:
                 shown = _difference(here, there), _difference(there, here)
-                raise ValueError(f"the ranks train different things: {name} is {shown[0]} on rank 0 and {shown[1]} on rank {other}")
+                raise ValueError(
+                    f"the ranks train different things: {name} is {shown[0]} on rank 0 and {shown[1]} on rank {other}{_way_out(here, there)}"
+                )
 
 
 def _difference(value: Any, other: Any) -> Any:
@@ -365,6 +367,12 @@ def _difference(value: Any, other: Any) -> Any:
     first = next((place for place, (one, two) in enumerate(zip(value, other)) if one != two), min(len(value), len(other)))
     shown = [*(["..."] if first else []), *map(str, value[first : first + _SHOWN]), *(["..."] if len(value) > first + _SHOWN else [])]
     return f"[{', '.join(shown)}]"
+
+
+def _way_out(value: Any, other: Any) -> str:
+    if isinstance(value, list) and isinstance(other, list) and sorted(value) == sorted(other):
+        return ". Make them in one order: a loop over a set has another one in each process, and one over sorted(...) has not"
+    return ""
 
 
 def of_any(names: set[str]) -> set[str]:
