@@ -20,7 +20,6 @@ from ._training.frozen import frozen, left_out_frozen
 from ._training.passes.divided import divided_outputs
 from ._training.passes.interrupts import interrupts_later
 from ._training.passes.layers import Layers
-from ._training.passes.step_times import StepTimes
 from ._training.offloaded import OffloadedModel
 from ._training.owners import made_of, make_way
 from ._training.optimizer import SluiceOptimizer, check_groups, follow, groups_of, section_of
@@ -29,6 +28,7 @@ from ._training.saved.optimizers import warn_of_scheduler
 from ._training.schedule import scheduler_of, step_of
 from ._training.shown.aside_notes import note_tensor_aside
 from ._training.shown.memory_notes import note_held_memory
+from ._training.shown.step_times import StepTimes
 from ._training.shown.throughput import ThroughputTimer
 from ._training.units import Choice
 from .config import Config, Source

@@ -1,4 +1,4 @@
-"""Objects of all ranks, where PyTorch has no NumPy: torch.distributed's own calls for objects need it."""
+"""Objects and tensors of all ranks, where torch.distributed's own calls need NumPy, or know too few data types."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 _PIECE_BYTES = 64 << 20
+
 
 def gather(own: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
     """``own`` of each rank of the group, in their order. Every rank calls it."""
@@ -47,3 +48,26 @@ def to_first(own: bytes, sizes: Sequence[int], group: dist.ProcessGroup | None) 
         found.append(bytes(packet))
     dist.barrier(group=group)
     return found if rank == 0 else []
+
+
+def stored(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
+    """The elements that an expanded tensor has in memory, each once. ``like``: the expanded one; None: the tensor itself."""
+    expanded = tensor if like is None else like
+    for dimension in range(tensor.dim()) if expanded.layout is torch.strided else ():
+        if expanded.stride(dimension) == 0 and tensor.shape[dimension] > 1:
+            tensor = tensor.narrow(dimension, 0, 1)
+    return tensor
+
+
+def share(tensor: torch.Tensor, root: int, group: dist.ProcessGroup | None) -> None:
+    """Gives every rank the values of ``root``. The group is on the CPU.
+
+    They go as bytes, in the order of the elements: Gloo knows few data types, and no strides.
+    """
+    own = stored(tensor)
+    is_plain = own.is_contiguous() and not own.is_conj() and not own.is_neg()
+    with torch.no_grad():
+        sent = own if is_plain else torch.empty(own.shape, dtype=own.dtype, device="cpu").copy_(own)
+        dist.broadcast(sent.as_strided((sent.numel(),), (1,)).view(torch.uint8), root, group=group)
+        if sent is not own and dist.get_rank() != root:
+            own.copy_(sent)

@@ -27,6 +27,7 @@ from .passes.layers import schedule_line
 from .owners import check_free, disown, own
 from .report import Report
 from .saved import checkpoint
+from .start.agreement import check_agreement
 from .start.facts import check_shared, facts_of, kept_of
 from .start.groups import group_section
 from .units import Choice, Unit, find_units, is_kept, parameters_of, prepare_values
@@ -146,7 +147,7 @@ class OffloadedModel:
     def _begin(self, groups: list[dict[str, Any]], directories: open_loops.Directories, commits: bool) -> None:
         self._describe_parameters()
         kept = kept_of(self.model)
-        ranks.check_agreement(facts_of(self.units, self.parameters, kept, groups))
+        check_agreement(facts_of(self.units, self.parameters, kept, groups))
         check_shared(kept)
         ranks.share([*self.parameters.values(), *kept.values()])
         open_loops.begin(self._loop, directories)

@@ -31,7 +31,6 @@ _may_close = True  # that group, at the exit
 _world: Callable[[], Any] = lambda: None  # the group of torch.distributed that both were made in
 _numbers = itertools.count()
 Result = TypeVar("Result")
-_SHOWN = 6  # names of a list that differs
 _calls = itertools.count()  # of no RankGroup
 Groups = tuple["RankGroup | None", "RankGroup | None"]
 
@@ -345,36 +344,6 @@ def calls_made() -> int:
     return 0 if _peers is None else _peers.calls
 
 
-def check_agreement(facts: Mapping[str, Any]) -> None:
-    """Raises ValueError on every rank when one of them has another value of a fact."""
-    if world_size() == 1:
-        return
-    everyone = gather("comparison of their values", dict(facts))
-    for other, theirs in enumerate(everyone):
-        for name in sorted({*everyone[0], *theirs}):
-            here, there = everyone[0].get(name, "none"), theirs.get(name, "none")
-            if here != there:
-                shown = _difference(here, there), _difference(there, here)
-                raise ValueError(
-                    f"the ranks train different things: {name} is {shown[0]} on rank 0 and {shown[1]} on rank {other}{_way_out(here, there)}"
-                )
-
-
-def _difference(value: Any, other: Any) -> Any:
-    """Shows a value; a list of names from where it differs from the other one, and a few of it."""
-    if not isinstance(value, list) or not isinstance(other, list):
-        return value
-    first = next((place for place, (one, two) in enumerate(zip(value, other)) if one != two), min(len(value), len(other)))
-    shown = [*(["..."] if first else []), *map(str, value[first : first + _SHOWN]), *(["..."] if len(value) > first + _SHOWN else [])]
-    return f"[{', '.join(shown)}]"
-
-
-def _way_out(value: Any, other: Any) -> str:
-    if isinstance(value, list) and isinstance(other, list) and sorted(value) == sorted(other):
-        return ". Make them in one order: a loop over a set has another one in each process, and one over sorted(...) has not"
-    return ""
-
-
 def of_any(names: set[str]) -> set[str]:
     """The names that any rank gives. Every rank calls it."""
     if world_size() == 1:
@@ -401,29 +370,11 @@ def together(work: Callable[[], Result]) -> Result:
     return cast(Result, result)
 
 
-def stored(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
-    """The elements that an expanded tensor has in memory, each once. ``like``: the expanded one; None: the tensor itself."""
-    expanded = tensor if like is None else like
-    for dimension in range(tensor.dim()) if expanded.layout is torch.strided else ():
-        if expanded.stride(dimension) == 0 and tensor.shape[dimension] > 1:
-            tensor = tensor.narrow(dimension, 0, 1)
-    return tensor
-
-
 def share(tensors: Iterable[torch.Tensor], root: int = 0) -> None:
-    """Gives every rank the values of ``root``: of rank 0 at the start, as DeepSpeed does.
-
-    They go as bytes, in the order of the elements: Gloo knows few data types, and no strides.
-    """
+    """Gives every rank the values of ``root``: of rank 0 at the start, as DeepSpeed does."""
     for tensor in tensors if world_size() > 1 else ():
-        own = stored(tensor.data)
-        is_plain = own.is_contiguous() and not own.is_conj() and not own.is_neg()
-        with torch.no_grad():
-            sent = own if is_plain else torch.empty(own.shape, dtype=own.dtype, device="cpu").copy_(own)
-            with _with_all():
-                dist.broadcast(sent.as_strided((sent.numel(),), (1,)).view(torch.uint8), root, group=_control)
-            if sent is not own and rank() != root:
-                own.copy_(sent)
+        with _with_all():
+            objects.share(tensor.data, root, _control)
 
 
 def gathered(part: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .hooks import Hooks
 from .inputs import share_attributes
-from .step_times import StepTimes
+from ..shown.step_times import StepTimes
 from ..units import Unit
 
 

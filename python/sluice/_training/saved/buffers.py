@@ -10,6 +10,7 @@ from torch import nn
 
 from ..._errors import StorageError
 from .. import ranks
+from ..objects import stored
 
 log = logging.getLogger("sluice")
 
@@ -51,10 +52,10 @@ def check_buffers(path: str, model: nn.Module, values: Mapping[str, torch.Tensor
                 f"{path} is of another model: its buffer {name} has shape {list(values[name].shape)}, and this model's has "
                 f"{list(buffer.shape)}; load it into the model that it was saved from"
             )
-        once = ranks.stored(buffer)
+        once = stored(buffer)
         if name in values and once.shape != buffer.shape:
             value = values[name]
-            if not torch.equal(ranks.stored(value, like=buffer).expand_as(value), value):
+            if not torch.equal(stored(value, like=buffer).expand_as(value), value):
                 raise StorageError(
                     f"{path}: its buffer {name} has other values where this model's has one element in memory for several (shape "
                     f"{list(buffer.shape)}, expanded from {list(once.shape)}): register a clone() of the expanded tensor"
@@ -77,4 +78,4 @@ def set_buffers(model: nn.Module, values: Mapping[str, torch.Tensor]) -> None:
     with torch.no_grad():
         for name, buffer in buffers_of(model).items():
             if name in values:
-                ranks.stored(buffer).copy_(ranks.stored(values[name], like=buffer))
+                stored(buffer).copy_(stored(values[name], like=buffer))

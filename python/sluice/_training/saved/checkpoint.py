@@ -11,6 +11,7 @@ from torch import nn
 
 from ..._errors import StorageError
 from .. import ranks
+from ..start.agreement import check_agreement
 from . import buffers, client, extra_states
 from .states import State, check_ours, check_parameters, check_weights, newest, read, states_of
 from .weights import weights_of
@@ -169,7 +170,7 @@ def load_weights(
         return found, names, saved
 
     found, names, saved = ranks.together(checked)
-    ranks.check_agreement({"the states of load_checkpoint": f"{found.path}, {found.key}", "its weights": names})
+    check_agreement({"the states of load_checkpoint": f"{found.path}, {found.key}", "its weights": names})
     values = ranks.together(lambda: weights_of(found) if ranks.rank() == 0 else {})
     offloaded.loop.forget_gradients()
 

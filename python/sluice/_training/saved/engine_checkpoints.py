@@ -10,6 +10,7 @@ from typing import Any
 from ..._errors import Error
 from .. import ranks
 from ..engine_values import EngineValues
+from ..start.agreement import check_agreement
 from . import checkpoint, client_states
 from .files import latest_tag, set_latest, tag_folder
 from .group_names import names_in
@@ -26,7 +27,7 @@ def _check_alike(call: str, argument: str, given: str, tag: str | None) -> None:
     Paths are compared as they are given: hosts may differ in how they mount one directory behind a link.
     """
     path = f"{os.path.normpath(given)} (one path that all ranks see)"
-    ranks.check_agreement({f"the {argument} of {call}": path, f"the tag of {call}": tag})
+    check_agreement({f"the {argument} of {call}": path, f"the tag of {call}": tag})
 
 
 class EngineCheckpoints(EngineValues):

@@ -1,1 +1,1 @@
-"""Shows an engine's steps: values in files of monitors, and samples per second."""
+"""Shows an engine's steps: values in files of monitors, samples per second, and times."""

@@ -1,1 +1,1 @@
-"""What is looked at before an engine has its memory. Private."""
+"""A model and its groups before an engine has memory for them, and whether those of all ranks are alike. Private."""

@@ -10,6 +10,7 @@ from torch import nn
 
 from ..._core import version as __version__
 from .. import ranks
+from ..objects import stored
 from ..optimizer import values_of
 from ..units import Unit, is_kept
 
@@ -57,5 +58,5 @@ def _kind(tensor: torch.Tensor) -> str:
     kind = f"{list(tensor.shape)}, {str(tensor.dtype).removeprefix('torch.')}"
     if tensor.layout is not torch.strided:
         return f"{kind}, {str(tensor.layout).removeprefix('torch.')}"
-    stored = ranks.stored(tensor).shape
-    return kind if stored == tensor.shape else f"{kind}, expanded from {list(stored)}"
+    once = stored(tensor).shape
+    return kind if once == tensor.shape else f"{kind}, expanded from {list(once)}"
