@@ -253,6 +253,21 @@ TEST_P(TrainFaults, WithStatesOnNvmeAndDurabilityNone) {
   EXPECT_TRUE(said_nothing_) << "no fault came while the states were written";
 }
 
+// As when a file system goes read-only by an error of its drive: the system's memory has the bytes.
+TEST_P(TrainFaults, SaysWhenTheCommittedStepMayNotBeOnItsDrive) {
+  TrainSetup setup;
+  setup.accumulation = 1;
+  setup.sluice_keys = R"("io": {"backend": "threads"}, )";
+  test::write_file(folder_.config(), test::config_json(setup, root() + "/swap"));
+  ASSERT_EQ(run(0).run.exit_code, 0);
+  const Hit hit = run(2 * calls_ / 3);
+  SCOPED_TRACE(hit.operation + "\n" + hit.run.err);
+  EXPECT_EQ(hit.run.exit_code, 4);
+  const bool said = has(hit.run.err, " is committed, and may not be on its drive (");
+  EXPECT_EQ(said, GetParam() == std::string("EROFS"));
+  EXPECT_EQ(said, has(hit.run.err, ": copy " + root() + "/swap before "));
+}
+
 INSTANTIATE_TEST_SUITE_P(Drive, TrainFaults, ::testing::Values("ENOSPC", "EIO", "EROFS", "gone"),
                          [](const auto& fault) { return std::string(fault.param); });
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "saved/synced_path.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/models/rank_commit.hpp"
@@ -34,6 +35,23 @@ bool is_gone(const std::string& directory) {
   } catch (const std::exception&) {
     return false;
   }
+}
+
+// Why the committed bytes may be in the system's memory alone; empty when they are on the drives.
+// With Durability::power they were synced at the commit.
+std::string sync_problem(const offload::SwapStore& store) {
+  if (store.durability() != Durability::process) return "";
+  try {
+    for (const std::string& directory : store.place().directories()) {
+      for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+        if (entry.is_regular_file()) sync_path(entry.path());
+      }
+      sync_path(directory);
+    }
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
 }
 
 }  // namespace
@@ -110,6 +128,17 @@ std::string what_is_saved(const RunResources& resources, std::int64_t checkpoint
     return "step " + std::to_string(step) + " or " + std::to_string(*prepared) + " is committed" +
            once_mended + "--resume goes on from the one that is";
   if (step == 0) return "nothing is committed" + once_mended + "start again";
+  if (const std::string problem = swap_step > checkpoint_step ? sync_problem(*store) : "";
+      !problem.empty()) {
+    const std::string otherwise = checkpoint_step > 0 ? "it goes on from the checkpoint of step " +
+                                                            std::to_string(checkpoint_step) +
+                                                            " in another nvme_path"
+                                                      : "start again";
+    return "step " + std::to_string(step) + " is committed, and may not be on its drive (" +
+           problem + "): copy " + store->directory() +
+           " before its file system is unmounted or the machine restarts" + once_mended +
+           "--resume goes on from it if it was kept; otherwise " + otherwise;
+  }
   return "step " + std::to_string(step) + " is committed" + once_mended +
          "--resume goes on from it";
 }
