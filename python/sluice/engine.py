@@ -116,7 +116,7 @@ class SluiceEngine(EngineCheckpoints):
 
     def _reset_counters(self) -> None:
         """Counters and timers of an engine that has taken no step here."""
-        self.global_steps, self._steps_before = int(self.loop.step), 0
+        self._steps_counted, self._steps_before = int(self.loop.step), 0
         self.micro_steps, self.skipped_steps = 0, 0
         self.global_samples = self.global_steps * self.train_batch_size()
         self.loss: torch.Tensor | None = None
@@ -237,7 +237,7 @@ class SluiceEngine(EngineCheckpoints):
         self.global_samples += self.train_batch_size()
         self._step_applied = bool(self._last.updated)
         self.optimizer.overflow = not self._step_applied
-        self.global_steps = self._steps_before + int(self._last.step)
+        self._steps_counted = int(self._last.step)
         if not self._last.updated:
             self.skipped_steps += 1
         elif step_scheduler is not None:

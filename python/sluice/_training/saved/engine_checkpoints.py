@@ -33,13 +33,22 @@ def _check_alike(call: str, argument: str, given: str, tag: str | None) -> None:
 class EngineCheckpoints(EngineValues):
     """The part of an engine that saves and loads. Private: engines inherit it."""
 
-    global_steps: int
     _steps_before: int  # of global_steps, those that the states of this engine have not taken
+    _steps_counted: int  # of those that the states have taken
     lr_scheduler: Any
+
+    @property
+    def global_steps(self) -> int:
+        """Calls of :meth:`step` that ended a step, skipped ones too. A script may set it, and it counts on from there."""
+        return self._steps_before + self._steps_counted
+
+    @global_steps.setter
+    def global_steps(self, steps: int) -> None:
+        self._steps_before = steps - self._steps_counted
 
     def _steps_behind(self) -> int:
         """Steps that the states have taken, and the counters have not: 0 unless an exception ended a step between the two."""
-        return int(self.loop.step) - (self.global_steps - self._steps_before)
+        return int(self.loop.step) - self._steps_counted
 
     def _next_step(self) -> int:
         """The number of the step that ends now. Warns where the counters have missed one before it."""
@@ -47,7 +56,7 @@ class EngineCheckpoints(EngineValues):
         if behind:
             log.warning(
                 "global_steps is %d, and the weights have taken %d steps: an exception (as of a second Ctrl-C) had ended step() "
-                "between the two, or the script has set it. It follows the weights now. The scheduler and global_samples may be %d "
+                "between the two. It follows the weights now. The scheduler and global_samples may be %d "
                 "steps behind: load a checkpoint to have all of one step",
                 self.global_steps,
                 self.global_steps + behind,
@@ -61,7 +70,7 @@ class EngineCheckpoints(EngineValues):
         if behind:
             raise Error(
                 f"nothing is saved: global_steps is {self.global_steps}, and the weights have taken {self.global_steps + behind} "
-                "steps. An exception (as of a second Ctrl-C) had ended step() between the two, or the script has set global_steps. "
+                "steps. An exception (as of a second Ctrl-C) had ended step() between the two. "
                 "The checkpoints before are whole: load one and go on from it"
             )
 
@@ -170,9 +179,9 @@ class EngineCheckpoints(EngineValues):
 
     def _take_counters(self, saved: Mapping[str, Any], scheduler: Any, has_states: bool) -> None:
         """Continues with the checkpoint's counters, its scheduler unless ``scheduler`` is None, and its groups with its states."""
+        self._steps_counted = int(self.loop.step)
         for key in _COUNTERS:
             setattr(self, key, saved["counters"].get(key, 0))
-        self._steps_before = self.global_steps - int(self.loop.step)
         if scheduler is not None and saved["lr_scheduler"] is not None:
             scheduler.load_state_dict(saved["lr_scheduler"])
         if has_states:  # after the scheduler, which sets its rates: a script may have set others
