@@ -75,9 +75,9 @@ void check_written(int fd, const std::string& path, const std::string& advice_if
 
 void replace_file(const std::string& path, std::string_view text, const Replacement& how) {
   const std::string draft = how.draft.empty() ? path + ".tmp" : how.draft;
+  const UniqueFd fd(SLUICE_SYSCALL(
+      ::open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, how.mode), draft));
   try {
-    const UniqueFd fd(SLUICE_SYSCALL(
-        ::open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, how.mode), draft));
     write_all_at(fd.get(), std::as_bytes(std::span(text)), 0, draft, how.advice_if_full);
     if (how.sync == FileSync::fsync) SLUICE_SYSCALL(::fsync(fd.get()), draft);
     check_written(fd.get(), draft, how.advice_if_full);

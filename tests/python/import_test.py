@@ -82,10 +82,10 @@ def test_the_line_to_go_on_can_be_run(on_path: bool, config_file, model_file, tm
     )
     assert result.returncode == 0, result.stderr
     name = "sluice" if on_path else script
-    assert f"as a page: {name} report " in result.stdout + result.stderr
+    assert f"as a page:\n  {name} report " in result.stdout + result.stderr
     command = [sys.executable, "-m", "sluice", *line, "--report", tmp_path / "two"]
     module = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert f"as a page: {PROGRAM} report " in module.stdout + module.stderr
+    assert f"as a page:\n  {PROGRAM} report " in module.stdout + module.stderr
 
 
 def output_of(*arguments: str) -> str:

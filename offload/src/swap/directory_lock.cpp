@@ -96,20 +96,18 @@ class OpenLocks {
   }
 
  private:
-  OpenLocks() {
+  OpenLocks() : nothing_(::open("/dev/null", O_RDONLY | O_CLOEXEC)) {
     ::pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
                      [] { instance().be_a_child(); });
   }
   // The numbers stay in use: the child's own locks close them.
   void be_a_child() {
-    if (!fds_.empty()) {
-      const UniqueFd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-      for (const int fd : fds_) ::dup3(nothing.get(), fd, O_CLOEXEC);
-    }
+    for (const int fd : fds_) ::dup3(nothing_.get(), fd, O_CLOEXEC);
     fds_.clear();
     mutex_.unlock();
   }
 
+  const UniqueFd nothing_;  // opened before: a child may have no descriptor left
   std::mutex mutex_;
   std::set<int> fds_;
 };

@@ -34,8 +34,8 @@ std::string shard_path(const std::string& out_path, std::size_t file, std::size_
       .string();
 }
 
-// An empty file counts, and one of another program.
-// Throws InvalidArgument when it cannot be read.
+// Whether a file may be replaced as one of weights: an empty file counts, and one of another
+// program. Throws InvalidArgument when it cannot be read.
 bool is_of_weights(const std::string& path) {
   errno = 0;
   std::ifstream file(path, std::ios::binary);

@@ -6,7 +6,6 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/text.hpp"
 #include "sluice/offload/memory_pool.hpp"
-#include "sluice/plan/tile_layout.hpp"
 #include "step/home_bytes.hpp"
 
 namespace sluice::plan {
@@ -39,10 +38,7 @@ std::uint64_t host_bytes_of_gradients(const Plan& plan) {
 }
 
 void fit_rings(Plan& plan) {
-  plan.rings.update.tile_bytes =
-      tile_layout(plan.units, plan.state_format, {plan.compute_dtype, plan.config.gradient_dtype()},
-                  plan.rings.update.tile_elements)
-          .total;
+  plan.rings.update.tile_bytes = update_tile_bytes(plan, plan.rings.update.tile_elements);
   const auto use_slots =
       std::count_if(plan.units.begin(), plan.units.end(),
                     [](const UnitPlacement& unit) { return unit.gradients_use_slots; });

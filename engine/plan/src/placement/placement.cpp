@@ -13,7 +13,6 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/text.hpp"
 #include "sluice/offload/memory_pool.hpp"
-#include "sluice/plan/tile_layout.hpp"
 #include "step/home_bytes.hpp"
 
 namespace sluice::plan {
@@ -44,12 +43,6 @@ std::uint64_t gradient_slot_bytes(const Plan& plan) {
       largest = std::max(largest, align_up(gradient_bytes(plan, u), offload::kPageBytes));
   }
   return largest;
-}
-
-std::uint64_t update_tile_bytes(const Plan& plan, std::uint64_t count) {
-  return tile_layout(plan.units, plan.state_format,
-                     {plan.compute_dtype, plan.config.gradient_dtype()}, count)
-      .total;
 }
 
 std::uint64_t ring_bytes(const Plan& plan, const RingSizes& rings) {
@@ -90,11 +83,8 @@ std::vector<bool> are_for_slots(const Plan& plan) {
 // Whether other units add to the gradients of this one. On a GPU its gradients wait there: at home
 // in host memory, the sum so far would come back for each part, and the last part ends the step.
 std::vector<bool> are_summed_on_gpu(const Plan& plan) {
-  std::vector<bool> lends(plan.layouts.size(), false);
-  if (!plan.device.gpu || plan.own_loop()) return lends;
-  for (const zero::UnitLayout& layout : plan.layouts)
-    for (const auto& from : layout.borrowed) lends[from.unit] = true;
-  return lends;
+  if (!plan.device.gpu || plan.own_loop()) return std::vector<bool>(plan.layouts.size(), false);
+  return are_borrowed_from(plan);
 }
 
 // In a loop of the user's own each micro-batch would copy all weights twice, and all gradients

@@ -6,7 +6,6 @@
 #include "placement/ring_sizes.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/text.hpp"
-#include "sluice/plan/tile_layout.hpp"
 #include "step/home_bytes.hpp"
 
 namespace sluice::plan {
@@ -232,10 +231,7 @@ std::uint64_t add_cache(Plan& plan, std::uint64_t room_bytes) {
       budget.kind != config::ByteBudget::Kind::automatic && limit < asked && limit < stored;
   if (cut) line += "; " + format_bytes(asked) + " were asked for, but host_bytes has no more room";
   plan.choices.push_back(line);
-  plan.rings.update.tile_bytes =
-      tile_layout(plan.units, plan.state_format, {plan.compute_dtype, plan.config.gradient_dtype()},
-                  plan.rings.update.tile_elements)
-          .total;
+  plan.rings.update.tile_bytes = update_tile_bytes(plan, plan.rings.update.tile_elements);
   if (tiles_to_read(plan) == 0) plan.rings.update.read_ahead_tiles = 0;
   return used - before;
 }

@@ -2,6 +2,7 @@
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/offload/memory_pool.hpp"
+#include "sluice/plan/tile_layout.hpp"
 #include "sluice/plan/unit_placement.hpp"
 #include "sluice/zero/device_ranks.hpp"
 
@@ -85,6 +86,12 @@ bool moves_files(const Plan& plan) {
     }
   }
   return false;
+}
+
+std::uint64_t update_tile_bytes(const Plan& plan, std::uint64_t elements) {
+  return tile_layout(plan.units, plan.state_format,
+                     {plan.compute_dtype, plan.config.gradient_dtype()}, elements)
+      .total;
 }
 
 std::uint64_t staging_of_ranks_bytes(const Plan& plan) {

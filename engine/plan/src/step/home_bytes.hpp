@@ -37,6 +37,8 @@ std::uint64_t all_parts_bytes(const Plan& plan, std::size_t unit);
 // The copies of states that checkpoints are written from, of all units.
 std::uint64_t checkpoint_copies_bytes(const Plan& plan);
 
+// A host tile of an update of `elements`, for states, gradients and weights that pass through it.
+std::uint64_t update_tile_bytes(const Plan& plan, std::uint64_t elements);
 // Host memory through which ranks exchange device memory; 0 where NCCL takes it as it is.
 std::uint64_t staging_of_ranks_bytes(const Plan& plan);
 

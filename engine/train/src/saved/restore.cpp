@@ -16,7 +16,7 @@ namespace {
 
 // The manifest was read when the run chose this state; another process may have changed it since.
 void check_unchanged(const offload::SwapStore& store, const RunSource& source) {
-  // The text of rank 0; a rank's own part may be saved a second later.
+  // The text of rank 0; a rank's own part may be saved later.
   if (store.committed_step() == source.state->step &&
       (source.parts.size() > 1 || store.committed_metadata() == source.metadata))
     return;

@@ -1,5 +1,7 @@
 #include "saved/swap_commit.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <exception>
 #include <filesystem>
@@ -37,17 +39,30 @@ bool is_gone(const std::string& directory) {
   }
 }
 
+// Where the committed bytes are that this rank knows of: what has to be kept together.
+std::vector<std::string> committed_places(const RunResources& resources) {
+  std::vector<std::string> places = resources.files.store->place().directories();
+  places.front() = directory_of_all(resources);
+  return places;
+}
+
+// fsync of the files and names in a directory. Those of another user are none of a store's.
+void sync_files_in(const std::string& directory) {
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    if (entry.is_regular_file() && ::access(entry.path().c_str(), R_OK) == 0)
+      sync_path(entry.path());
+  }
+  sync_path(directory);
+}
+
 // Why the committed bytes may be in the system's memory alone; empty when they are on the drives.
 // With Durability::power they were synced at the commit.
-std::string sync_problem(const offload::SwapStore& store) {
+std::string sync_problem(const RunResources& resources) {
+  const offload::SwapStore& store = *resources.files.store;
   if (store.durability() != Durability::process) return "";
   try {
-    for (const std::string& directory : store.place().directories()) {
-      for (const auto& entry : std::filesystem::directory_iterator(directory)) {
-        if (entry.is_regular_file()) sync_path(entry.path());
-      }
-      sync_path(directory);
-    }
+    for (const std::string& directory : store.place().directories()) sync_files_in(directory);
+    if (resources.communicator->world_size() > 1) sync_files_in(directory_of_all(resources));
   } catch (const std::exception& error) {
     return error.what();
   }
@@ -128,15 +143,18 @@ std::string what_is_saved(const RunResources& resources, std::int64_t checkpoint
     return "step " + std::to_string(step) + " or " + std::to_string(*prepared) + " is committed" +
            once_mended + "--resume goes on from the one that is";
   if (step == 0) return "nothing is committed" + once_mended + "start again";
-  if (const std::string problem = swap_step > checkpoint_step ? sync_problem(*store) : "";
+  if (const std::string problem = swap_step > checkpoint_step ? sync_problem(resources) : "";
       !problem.empty()) {
+    std::string places;
+    for (const std::string& place : committed_places(resources))
+      places += (places.empty() ? "" : " and ") + place;
     const std::string otherwise = checkpoint_step > 0 ? "it goes on from the checkpoint of step " +
                                                             std::to_string(checkpoint_step) +
                                                             " in another nvme_path"
                                                       : "start again";
     return "step " + std::to_string(step) + " is committed, and may not be on its drive (" +
-           problem + "): copy " + store->directory() +
-           " before its file system is unmounted or the machine restarts" + once_mended +
+           problem + "): copy " + places +
+           " before a file system is unmounted or the machine restarts" + once_mended +
            "--resume goes on from it if it was kept; otherwise " + otherwise;
   }
   return "step " + std::to_string(step) + " is committed" + once_mended +

@@ -295,6 +295,8 @@ bool LoopCore::has_failed_update(const std::function<void()>& work) {
     });
     return false;
   }
+  if (own && !failed_here)
+    log(LogLevel::warn, "beside the failed update of another rank: " + failure_text(own));
   log(LogLevel::warn,
       "replaced by a checkpoint: " +
           (failed_here
@@ -307,8 +309,11 @@ bool LoopCore::has_failed_update(const std::function<void()>& work) {
 // load or an update that failed the weights and states are a mix, so no step is committed.
 void LoopCore::end_step_before_load() {
   forget_gradients();
-  const bool is_mixed = has_failed_update([&] { gradients_->finish_updates(gather_stall_); }) ||
-                        !failed_load_.empty();
+  bool is_mixed = has_failed_update([&] { gradients_->finish_updates(gather_stall_); });
+  // A load may have failed here alone, as by a signal behind it.
+  for (const std::string& failed :
+       models::gather_texts(*resources_->communicator, failed_load_, "loads that have failed"))
+    is_mixed = is_mixed || !failed.empty();
   if (!is_mixed) has_failed_update([&] { finish_step(false); });
   updates_running_ = false;
 }
