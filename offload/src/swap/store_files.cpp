@@ -184,8 +184,8 @@ std::string absolute_path(const std::string& path) {
   const fs::path whole = fs::absolute(path);
   std::error_code error;
   const fs::path plain = whole.lexically_normal();
-  if (!fs::exists(whole, error) || !fs::exists(plain, error)) return plain.string();
-  if (fs::equivalent(plain, whole, error) || error) return plain.string();
+  if (!fs::exists(whole, error)) return plain.string();
+  if (fs::equivalent(plain, whole, error)) return plain.string();
   const fs::path real = fs::weakly_canonical(whole, error);
   return (error ? plain : real).string();
 }

@@ -146,7 +146,10 @@ def _zeros_like(values: torch.Tensor) -> torch.Tensor:
     """For a script's hooks, which may compute with them, and change them in place. Of large ones only pages that are written to take memory."""
     if values.nbytes < _LARGE_BYTES:
         return torch.zeros_like(values)
-    pages = mmap.mmap(-1, values.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        pages = mmap.mmap(-1, values.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError:  # a system that commits no more memory than it has
+        return values.new_zeros(()).expand(values.shape)
     return torch.frombuffer(pages, dtype=values.dtype).view(values.shape)
 
 

@@ -114,7 +114,7 @@ def test_a_rank_that_died_is_named(what: str) -> None:
     assert "all steps" not in output
 
 
-def test_an_exception_in_parameters_that_one_rank_has_gathered_is_shown() -> None:
+def test_an_exception_in_gathered_parameters_is_shown_before_their_end_waits() -> None:
     rank, output, _ = run("gathered", shown=1)
     assert rank.returncode == 1, output
     said = output.index("an exception ends GatheredParameters, whose end waits for the other ranks\nTraceback ")

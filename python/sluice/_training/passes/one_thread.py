@@ -54,6 +54,7 @@ class OneThread:
         self._ident = 0
         self._marked = ""  # a pass that this thread has announced, in words
         self._task = -1, 0  # a backward of PyTorch's, and the thread that called it
+        self._running = -1, 0  # as `_task`, of the pass in progress: a backward inside it has a task of its own
         # Who takes the pass from another thread holds the lock, and so does the other one while `_is_taking`, at which it looks
         # before `_ident`. If it has looked before, its call of a module is in its frames already.
         self._lock = threading.RLock()
@@ -77,15 +78,19 @@ class OneThread:
         """A gradient comes: claims the pass, and notes that its backward runs. Returns whether it is the first of the backward."""
         with self._lock:
             self.claim("a backward begins")
-            return self._backwards.note_begun()
+            is_first = self._backwards.note_begun()
+            if is_first:
+                self._running = torch._C._current_graph_task_id(), self._caller()
+            return is_first
 
     @contextlib.contextmanager
     def announced(self, what: str) -> Iterator[None]:
         """The pass inside is this thread's from its begin to its end. ``what``: the pass, in words."""
         with self._lock:
             self.claim(f"{what} begins")
-            before, self._marked = self._marked, what
+            before = self._marked
         try:
+            self._marked = what
             yield
         finally:
             self._marked = before
@@ -123,7 +128,7 @@ class OneThread:
         ident, task = threading.get_ident(), torch._C._current_graph_task_id()
         if task == -1:
             return ident
-        known, caller = self._task
+        known, caller = self._running if self._running[0] == task else self._task
         if known != task:
             caller = self._found_caller(ident)
             self._task = task, caller
@@ -138,6 +143,8 @@ class OneThread:
         if len(callers) == 1:
             return callers[0]
         if sum(counts.values()) > len(callers):  # perhaps a backward inside that of the last pass
+            return self._ident
+        if self._ident in callers and not self._backwards.is_on():  # the first gradient of the last pass; others are of other models
             return self._ident
         others = [thread for thread in callers if thread != self._ident]
         return others[0] if len(others) == 1 else self._ident

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -49,10 +50,16 @@ def make_folder(folder: str) -> None:
 
 
 def _sync_names(folder: str) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+    """Of a folder that may not be listed, or whose file system has no sync of folders, nothing can be synced."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:
+        return
     try:
         os.fsync(handle)
     except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOTSUP):
+            return
         raise OSError(error.errno, f"cannot sync, {error.strerror}", folder) from error
     finally:
         os.close(handle)
