@@ -65,7 +65,7 @@ def share(tensor: torch.Tensor, root: int, group: dist.ProcessGroup | None) -> N
     They go as bytes, in the order of the elements: Gloo knows few data types, and no strides.
     """
     own = stored(tensor)
-    is_plain = own.is_contiguous() and not own.is_conj() and not own.is_neg()
+    is_plain = own.device.type == "cpu" and own.is_contiguous() and not own.is_conj() and not own.is_neg()
     with torch.no_grad():
         sent = own if is_plain else torch.empty(own.shape, dtype=own.dtype, device="cpu").copy_(own)
         dist.broadcast(sent.as_strided((sent.numel(),), (1,)).view(torch.uint8), root, group=group)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
 from .. import ranks
 from ..owners import Owner
+from ..start.agreement import first_difference
 
 _ORDER = (
     "Give them in one order on all ranks: that of named_parameters(), and no set of parameters, whose order differs between "
@@ -55,13 +55,13 @@ def _difference(everyone: list[Given], other: int) -> str:
         )
     lost = f"the values of modifier_rank={root} reach no rank"
     begin = "the ranks do not give GatheredParameters the same parameters"
-    place = _first_difference(everyone[0].named, everyone[other].named)
+    place = first_difference(everyone[0].named, everyone[other].named)
     if place is not None:
         both = everyone[0].named, everyone[other].named
         here, there = (named[place] if place < len(named) else "none of an engine" for named in both)
         return f"{begin}: parameter {place} of an engine is {here} on rank 0, and {there} on rank {other}: {lost}. {_ORDER}"
     kinds, theirs = everyone[root].kinds, everyone[other].kinds
-    place = _first_difference(kinds, theirs)
+    place = first_difference(kinds, theirs)
     if place is None:
         return ""
     here, there = (_text(kind[place]) if place < len(kind) else f"{len(kind)} parameters" for kind in (kinds, theirs))
@@ -71,11 +71,6 @@ def _difference(everyone: list[Given], other: int) -> str:
     )
 
 
-def _first_difference(one: Sequence[object], other: Sequence[object]) -> int | None:
-    found = (place for place, (a, b) in enumerate(zip(one, other)) if a != b)
-    return next(found, None if len(one) == len(other) else min(len(one), len(other)))
-
-
 def _text(kind: tuple[list[int], str, bool]) -> str:
     shape, dtype, is_meta = kind
     return f"of shape {shape} and {dtype}{' on the meta device' if is_meta else ''}"
@@ -83,10 +78,4 @@ def _text(kind: tuple[list[int], str, bool]) -> str:
 
 def share(parameters: list[torch.Tensor], root: int) -> None:
     """Gives all ranks the values of ``root``, of parameters of no engine."""
-    for one in parameters:
-        if one.is_meta or one.numel() == 0:
-            continue
-        values = one.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-        ranks.share([values.view(-1).view(torch.uint8)], root)  # as bytes: Gloo does not know every data type
-        if ranks.rank() != root:
-            one.data.copy_(values)
+    ranks.share([one for one in parameters if not one.is_meta and one.numel() > 0], root)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import ranks
@@ -25,11 +25,17 @@ def check_agreement(facts: Mapping[str, Any]) -> None:
                 )
 
 
+def first_difference(one: Sequence[object], other: Sequence[object]) -> int | None:
+    """The first place at which two lists differ; None where they do not."""
+    found = (place for place, (a, b) in enumerate(zip(one, other)) if a != b)
+    return next(found, None if len(one) == len(other) else min(len(one), len(other)))
+
+
 def _difference(value: Any, other: Any) -> Any:
     """Shows a value; a list of names from where it differs from the other one, and a few of it."""
     if not isinstance(value, list) or not isinstance(other, list):
         return value
-    first = next((place for place, (one, two) in enumerate(zip(value, other)) if one != two), min(len(value), len(other)))
+    first = first_difference(value, other) or 0
     shown = [*(["..."] if first else []), *map(str, value[first : first + _SHOWN]), *(["..."] if len(value) > first + _SHOWN else [])]
     return f"[{', '.join(shown)}]"
 
