@@ -18,6 +18,7 @@
 #include <exception>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <string>
 
 namespace sluice::test {
@@ -62,13 +63,15 @@ inline std::string run_in_child(const std::function<std::string()>& body) {
 }
 
 // Makes a system call fail with `error_number` in this process and the programs that it executes,
-// like a container does, when the call's first argument is at least `from`.
-inline void deny(long system_call, int error_number, unsigned from = 0) {
+// like a container does, when the call's first argument is at least `from` and at most `to`.
+inline void deny(long system_call, int error_number, unsigned from = 0,
+                 unsigned to = std::numeric_limits<unsigned>::max()) {
   sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(system_call), 0, 3),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(system_call), 0, 4),
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args)),  // its lower half
-      BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, from, 0, 1),
+      BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, from, 0, 2),
+      BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, to, 1, 0),
       BPF_STMT(BPF_RET | BPF_K,
                SECCOMP_RET_ERRNO | (static_cast<unsigned>(error_number) & SECCOMP_RET_DATA)),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
