@@ -98,6 +98,8 @@ const Mistake kMistakes[] = {
      R"(1:33: aio.queue_dept: unknown key; did you mean "queue_depth"?)"},
     {R"({"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": {"devise": "cpu"}}})",
      R"(1:81: zero_optimization.offload_optimizer.devise: unknown key; did you mean "device"?)"},
+    {R"({"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": {"pipeline": true}}})",
+     R"(1:81: zero_optimization.offload_optimizer.pipeline: unknown key; did you mean "pipeline_read"?)"},
     {R"({"train_batch_size": 8, "bf16": {"enable": true}})",
      R"(1:34: bf16.enable: unknown key; did you mean "enabled"?)"},
     {R"({"train_batch_size": 8, "gradient_clipping": "one"})",

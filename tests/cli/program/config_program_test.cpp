@@ -192,6 +192,8 @@ TEST_F(ConfigProgram, ExplainShowsTheRowOfTheTable) {
   const ProgramResult unknown = run_sluice({"config", "explain", "queue_dept"});
   EXPECT_EQ(unknown.exit_code, 2);
   EXPECT_THAT(unknown.err, HasSubstr("did you mean \"queue_depth\"?"));
+  EXPECT_THAT(run_sluice({"config", "explain", "stage3_max_live"}).err,
+              HasSubstr("did you mean \"stage3_max_live_parameters\"?"));
 }
 
 TEST_F(ConfigProgram, SchemaHasEveryKeyOfTheTable) {

@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "cli/run_program.hpp"
+#include "file_text.hpp"
 #include "in_child.hpp"
 
 namespace sluice::test {
@@ -174,9 +175,13 @@ TEST_F(LimitsOfMounts, AProbeNeedsAFileForItsRatesBeforeItMeasures) {
 
 TEST_F(Limits, APlanSaysThatASwapDirectoryIsMissing) {
   std::filesystem::remove(swap());
-  const ProgramResult result = plan(on_drive(), "");
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("chosen: " + swap() + " is no directory yet"));
+  const ProgramResult missing = plan(on_drive(), "");
+  EXPECT_EQ(missing.exit_code, 0) << missing.err;
+  EXPECT_THAT(missing.out, HasSubstr("it does not exist yet: create it before training"));
+  EXPECT_THAT(missing.out, Not(HasSubstr("chosen: " + swap()))) << "the disk's line says it";
+  sluice::test::write_file(swap(), "");
+  const ProgramResult file = plan(on_drive(), "");
+  EXPECT_THAT(file.out, HasSubstr("chosen: " + swap() + " is no directory: a run needs one"));
 }
 
 // A control group with a memory limit, for as long as the object lives.

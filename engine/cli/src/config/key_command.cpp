@@ -97,7 +97,12 @@ std::string nearest_key(const std::string& name) {
       names.push_back(last_part(key.path));
     }
   }
-  const std::string near = nearest_name(name, names);
+  std::string near = nearest_name(name, names);
+  if (near.empty()) {
+    const auto longer = std::ranges::find_if(
+        names, [&](std::string_view key) { return key.starts_with(name + "_"); });
+    if (longer != names.end()) near = *longer;
+  }
   return near.empty() ? "" : "; did you mean \"" + near + "\"?";
 }
 

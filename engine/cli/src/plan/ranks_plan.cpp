@@ -2,6 +2,7 @@
 
 #include <json/value.h>
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,35 +53,49 @@ Answer answer(const RanksQuestion& question, const RanksArguments& arguments, st
   return answer;
 }
 
-std::string bytes_table(const std::vector<Answer>& answers) {
-  std::vector<std::vector<std::string>> rows = {{"ranks", "weights", "gradients", "states",
-                                                 "gathered", "inputs", "device of a rank",
-                                                 "memory of a host", "drives of a host", "fits"}};
+using Rows = std::vector<std::vector<std::string>>;
+
+// A title and a row of each answer. Four tables, since one of them all is wider than a terminal.
+std::string table(const std::string& title, Rows rows, const std::vector<Answer>& answers,
+                  const std::function<std::vector<std::string>(const Answer&)>& cells) {
   for (const Answer& one : answers) {
-    const plan::RankBytes& bytes = one.bytes;
-    rows.push_back({std::to_string(one.ranks), format_bytes(bytes.weights),
-                    format_bytes(bytes.device_gradients + bytes.host_gradients),
-                    format_bytes(bytes.states), format_bytes(bytes.gathered),
-                    format_bytes(bytes.inputs), format_bytes(bytes.device_bytes),
-                    format_bytes(one.memory_bytes),
-                    format_bytes(checked_mul(bytes.nvme_bytes, one.on_host)), one.fits});
+    rows.push_back({std::to_string(one.ranks)});
+    for (std::string& cell : cells(one)) rows.back().push_back(std::move(cell));
   }
-  return "bytes of a rank, then of a tier\n" + format_table(rows);
+  return "\n" + title + "\n" + format_table(rows);
 }
 
-std::string seconds_table(const std::vector<Answer>& answers) {
-  std::vector<std::vector<std::string>> rows = {{"ranks", "compute", "all-gather", "reduce-scatter",
-                                                 "copies", "drive", "update", "step", "tokens/s",
-                                                 "bound by"}};
+std::string tables(const std::vector<Answer>& answers) {
   const auto seconds = [](double value) { return format_number("%.3f", value); };
-  for (const Answer& one : answers) {
+  const auto of_rank = [](const Answer& one) -> std::vector<std::string> {
+    const plan::RankBytes& bytes = one.bytes;
+    return {
+        format_bytes(bytes.weights), format_bytes(bytes.device_gradients + bytes.host_gradients),
+        format_bytes(bytes.states),  format_bytes(bytes.gathered),
+        format_bytes(bytes.inputs),  format_bytes(bytes.device_bytes)};
+  };
+  const auto of_host = [](const Answer& one) -> std::vector<std::string> {
+    return {std::to_string(one.on_host), format_bytes(one.memory_bytes),
+            format_bytes(checked_mul(one.bytes.nvme_bytes, one.on_host)), one.fits};
+  };
+  const auto of_links = [&](const Answer& one) -> std::vector<std::string> {
     const plan::RankPrediction& p = one.prediction;
-    rows.push_back({std::to_string(one.ranks), seconds(p.compute_seconds),
-                    seconds(p.gather_seconds), seconds(p.reduce_seconds), seconds(p.copy_seconds),
-                    seconds(p.drive_seconds), seconds(p.update_seconds), seconds(p.step_seconds),
-                    format_number("%.0f", p.tokens_per_second), p.bound_by});
-  }
-  return "seconds of a step, by links\n" + format_table(rows);
+    return {seconds(p.compute_seconds), seconds(p.gather_seconds), seconds(p.reduce_seconds),
+            seconds(p.copy_seconds),    seconds(p.drive_seconds),  seconds(p.update_seconds)};
+  };
+  const auto of_step = [&](const Answer& one) -> std::vector<std::string> {
+    const plan::RankPrediction& p = one.prediction;
+    return {seconds(p.step_seconds), format_number("%.0f", p.tokens_per_second), p.bound_by};
+  };
+  return table("bytes of a rank",
+               {{"ranks", "weights", "gradients", "states", "gathered", "inputs", "device"}},
+               answers, of_rank) +
+         table("bytes of a host", {{"ranks", "its ranks", "memory", "drives", "fits"}}, answers,
+               of_host) +
+         table("seconds of each link in a step",
+               {{"ranks", "compute", "all-gather", "reduce-scatter", "copies", "drive", "update"}},
+               answers, of_links) +
+         table("a step", {{"ranks", "seconds", "tokens/s", "bound by"}}, answers, of_step);
 }
 
 Json::Value to_json(const Answer& one) {
@@ -129,8 +144,7 @@ int run_ranks_plan(const PlanArguments& arguments, Session& session) {
   }
   Console& console = session.console();
   for (const std::string& line : question.assumptions) console.print(line);
-  console.print("\n" + bytes_table(answers));
-  console.print("\n" + seconds_table(answers));
+  console.print(tables(answers));
   session.emit(object);
   return kExitDone;
 }

@@ -126,6 +126,11 @@ std::string Checker::hint_for(const std::string& parent, const std::string& name
     const std::string near = nearest_name(name, siblings->second);
     if (!near.empty() && differ_in_letters_only(name, near))
       return "; did you mean \"" + near + "\"?";
+    // The first words of a key. At the top level people have words of their own.
+    const auto longer = std::ranges::find_if(
+        siblings->second, [&](std::string_view key) { return key.starts_with(name + "_"); });
+    if (!parent.empty() && longer != siblings->second.end())
+      return "; did you mean \"" + std::string(*longer) + "\"?";
   }
   return hint_by_section(parent, name);
 }

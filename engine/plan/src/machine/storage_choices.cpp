@@ -41,8 +41,10 @@ std::vector<std::string> directories_of(const Plan& plan) {
 std::vector<std::string> tried_choices(const config::TrainConfig& config,
                                        const std::string& directory) {
   std::error_code ignored;
-  if (!std::filesystem::is_directory(directory, ignored))
-    return {directory + " is no directory yet: a run needs it"};
+  const std::filesystem::file_status found = std::filesystem::status(directory, ignored);
+  if (found.type() == std::filesystem::file_type::not_found) return {};  // its disk's line says so
+  if (!std::filesystem::is_directory(found))
+    return {directory + " is no directory: a run needs one"};
   std::string why_buffered;
   try {
     why_buffered = why_buffered_in(directory);
