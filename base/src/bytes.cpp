@@ -51,17 +51,6 @@ constexpr std::array<Unit, 13> kByteUnits = {{{"B", 1},
                                               {"G", kGiB},
                                               {"T", 1024 * kGiB}}};
 
-bool equal_ignoring_case(std::string_view a, std::string_view b) {
-  if (a.size() != b.size()) return false;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    if (std::tolower(static_cast<unsigned char>(a[i])) !=
-        std::tolower(static_cast<unsigned char>(b[i]))) {
-      return false;
-    }
-  }
-  return true;
-}
-
 // The unit that a typing mistake meant. A unit with another first letter is another size: "PB" is
 // no mistyped "B".
 std::string nearest_unit(std::string_view name, const std::vector<std::string_view>& names) {

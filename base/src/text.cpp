@@ -9,8 +9,13 @@ namespace sluice {
 
 namespace {
 
-char lower(char c) {
-  return static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+// Not std::tolower, which asks the locale.
+char lower_letter(char c) {
+  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
+
+bool equal_letters(char a, char b) {
+  return lower_letter(a) == lower_letter(b);
 }
 
 // Optimal string alignment distance: insertions, deletions, substitutions, adjacent swaps.
@@ -20,10 +25,10 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   for (std::size_t i = 1; i <= a.size(); ++i) {
     current[0] = i;
     for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t change = lower(a[i - 1]) == lower(b[j - 1]) ? 0 : 1;
+      const std::size_t change = equal_letters(a[i - 1], b[j - 1]) ? 0 : 1;
       current[j] = std::min({previous[j] + 1, current[j - 1] + 1, previous[j - 1] + change});
-      if (i > 1 && j > 1 && lower(a[i - 1]) == lower(b[j - 2]) &&
-          lower(a[i - 2]) == lower(b[j - 1])) {
+      if (i > 1 && j > 1 && equal_letters(a[i - 1], b[j - 2]) &&
+          equal_letters(a[i - 2], b[j - 1])) {
         current[j] = std::min(current[j], before[j - 2] + 1);
       }
     }
@@ -34,6 +39,15 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 }  // namespace
+
+std::string lower(std::string text) {
+  std::ranges::transform(text, text.begin(), lower_letter);
+  return text;
+}
+
+bool equal_ignoring_case(std::string_view a, std::string_view b) {
+  return std::ranges::equal(a, b, equal_letters);
+}
 
 std::string nearest_name(std::string_view name, std::span<const std::string_view> candidates) {
   std::string best;

@@ -11,6 +11,20 @@ namespace {
 constexpr std::array<std::string_view, 4> kNames = {"optimizer", "offload_param", "scheduler",
                                                     "lr"};
 
+TEST(Lower, ChangesAsciiLettersOnly) {
+  EXPECT_EQ(lower(""), "");
+  EXPECT_EQ(lower("AZ az [@`{ 09 \u00c4"), "az az [@`{ 09 \u00c4");
+}
+
+TEST(EqualIgnoringCase, FindsTextsThatDifferInCaseAlone) {
+  EXPECT_TRUE(equal_ignoring_case("", ""));
+  EXPECT_TRUE(equal_ignoring_case("AdamW", "aDAMw"));
+  EXPECT_FALSE(equal_ignoring_case("Adam", "AdamW")) << "a begin is not the whole";
+  EXPECT_FALSE(equal_ignoring_case("AdamW", "Adam"));
+  EXPECT_FALSE(equal_ignoring_case("[", "{")) << "32 apart, but no letters";
+  EXPECT_FALSE(equal_ignoring_case("\u00c4", "\u00e4"));
+}
+
 TEST(NearestName, FindsMisspellings) {
   EXPECT_EQ(nearest_name("optimiser", kNames), "optimizer");
   EXPECT_EQ(nearest_name("ofload_params", kNames), "offload_param");

@@ -1,5 +1,5 @@
 #pragma once
-// Small text helpers for messages that people read. Thread-safe: free functions without state.
+// Small helpers for text that people read and write. Thread-safe: free functions without state.
 
 #include <cstddef>
 #include <cstdint>
@@ -9,6 +9,12 @@
 #include <vector>
 
 namespace sluice {
+
+// `text` with its ASCII letters in lower case, in every locale.
+std::string lower(std::string text);
+
+// Whether the texts differ at most in the case of ASCII letters, in every locale.
+bool equal_ignoring_case(std::string_view a, std::string_view b);
 
 // The candidate with the smallest optimal string alignment distance (restricted
 // Damerau-Levenshtein) to `name`, ignoring case. Empty when every candidate differs in more than a

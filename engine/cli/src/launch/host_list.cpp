@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/text.hpp"
 
 namespace sluice::cli {
 
@@ -42,10 +43,7 @@ bool is_blank(const std::string& line) {
 
 // A host's name as names are compared: ssh and DNS know no case.
 std::string compared(const std::string& name) {
-  std::string address = address_of(name);
-  for (char& c : address)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return address;
+  return lower(address_of(name));
 }
 
 std::vector<Host>::iterator find_host(std::vector<Host>& hosts, const std::string& name) {

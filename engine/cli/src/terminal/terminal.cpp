@@ -4,10 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
+
+#include "sluice/base/text.hpp"
 
 namespace sluice::cli {
 
@@ -27,8 +28,7 @@ bool locale_takes_unicode() {
     if (!locale.empty()) break;
   }
   if (locale.empty()) return true;
-  std::transform(locale.begin(), locale.end(), locale.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  locale = lower(locale);
   return locale.find("utf-8") != std::string::npos || locale.find("utf8") != std::string::npos;
 }
 

@@ -1,7 +1,6 @@
 #include "check/checker.hpp"
 
 #include <algorithm>
-#include <cctype>
 
 #include "sluice/base/text.hpp"
 
@@ -32,12 +31,6 @@ constexpr std::string_view kSwitches[] = {"enabled", "deepcompile"};
 bool is_switch(std::string_view path) {
   return std::find(std::begin(kSwitches), std::end(kSwitches), name_in(path)) !=
          std::end(kSwitches);
-}
-
-bool equal_ignoring_case(const std::string& a, const std::string& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](unsigned char x, unsigned char y) {
-    return std::tolower(x) == std::tolower(y);
-  });
 }
 
 const Json::Value* find_member(const Json::Value& object, std::string_view name) {

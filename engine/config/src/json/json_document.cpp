@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -75,12 +74,6 @@ std::string on_one_line(std::string_view text) {
 
 std::string quoted(std::string_view text) {
   return "\"" + on_one_line(text) + "\"";
-}
-
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
 }
 
 JsonDocument::JsonDocument(std::string_view text, std::string shown_path)

@@ -72,7 +72,5 @@ std::string read_config_file(const std::string& path);
 std::string on_one_line(std::string_view text);
 // on_one_line() in quotes.
 std::string quoted(std::string_view text);
-// The text with its ASCII letters in lower case.
-std::string lower(std::string text);
 
 }  // namespace sluice::config

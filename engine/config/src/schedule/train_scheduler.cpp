@@ -1,10 +1,10 @@
 #include "schedule/train_scheduler.hpp"
 
 #include <algorithm>
-#include <cctype>
 #include <utility>
 
 #include "schedule/scheduler_types.hpp"
+#include "sluice/base/text.hpp"
 #include "sluice/config/lr_schedule.hpp"
 
 namespace sluice::config {
@@ -149,12 +149,8 @@ void complete(Checker& checker, double, WarmupCosineLR& s) {
 bool has_betas(const Checker& checker) {
   const Json::Value* const type = checker.find("optimizer.type");
   if (type == nullptr || !type->isString()) return true;
-  const auto is = [name = type->asString()](std::string_view other) {
-    return std::ranges::equal(name, other, [](unsigned char x, unsigned char y) {
-      return std::tolower(x) == std::tolower(y);
-    });
-  };
-  return !is("SGD") && !is("Adagrad");
+  const std::string name = type->asString();
+  return !equal_ignoring_case(name, "SGD") && !equal_ignoring_case(name, "Adagrad");
 }
 
 void note_momentum(Checker& checker, const OneCycle& s) {

@@ -1,7 +1,8 @@
 #include "train/optimizer_types.hpp"
 
 #include <algorithm>
-#include <cctype>
+
+#include "sluice/base/text.hpp"
 
 namespace sluice::config {
 
@@ -38,12 +39,6 @@ constexpr OptimizerKind kKinds[] = {
     {"Lion", OptimizerType::lion, kLionParams, kUsualRate, 0},
     {"SGD", OptimizerType::sgd, kSgdParams, kUsualRate, 0}};
 
-bool equal_in_any_case(std::string_view a, std::string_view b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](unsigned char x, unsigned char y) {
-    return std::tolower(x) == std::tolower(y);
-  });
-}
-
 }  // namespace
 
 std::span<const OptimizerKind> optimizer_kinds() {
@@ -64,7 +59,7 @@ bool reads(OptimizerType type, std::string_view param) {
 
 const OptimizerKind* find_kind(std::string_view name) {
   const auto found = std::ranges::find_if(
-      kKinds, [&](const OptimizerKind& kind) { return equal_in_any_case(kind.name, name); });
+      kKinds, [&](const OptimizerKind& kind) { return equal_ignoring_case(kind.name, name); });
   return found == std::end(kKinds) ? nullptr : found;
 }
 

@@ -1,7 +1,6 @@
 #include "train/train_optimizer.hpp"
 
 #include <algorithm>
-#include <cctype>
 
 #include "schedule/train_scheduler.hpp"
 #include "sluice/base/text.hpp"

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "sluice/base/text.hpp"
+
 namespace sluice::config {
 
 namespace {
