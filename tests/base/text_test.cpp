@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace sluice {
 namespace {
@@ -78,6 +80,23 @@ TEST(DisplayWidth, CountsCodePoints) {
   EXPECT_EQ(display_width(""), 0U);
   EXPECT_EQ(display_width("abc"), 3U);
   EXPECT_EQ(display_width("\u2192 \u00d7"), 3U);
+}
+
+TEST(Utf8Length, IsThatOfTheFirstSequence) {
+  const std::vector<std::string> characters = {
+      std::string(1, '\0'), "\x7f",         "\xC2\x80",     "\xDF\xBF",         "\xE0\xA0\x80",
+      "\xED\x9F\xBF",       "\xEE\x80\x80", "\xEF\xBF\xBF", "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF"};
+  for (const std::string& character : characters) {
+    EXPECT_EQ(utf8_length(character), character.size()) << testing::PrintToString(character);
+    EXPECT_EQ(utf8_length(character + "\x80"), character.size()) << "whatever follows";
+  }
+}
+
+TEST(Utf8Length, IsNothingOfBytesThatAreNoCharacter) {
+  for (const char* bytes : {"\x80", "\xC0\x80", "\xC1\xBF", "\xC2", "\xC2z", "\xE0\x9F\xBF",
+                            "\xE1\x80", "\xE1\x80z", "\xED\xA0\x80", "\xF0\x8F\xBF\xBF",
+                            "\xF1\x80\x80", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF"})
+    EXPECT_EQ(utf8_length(bytes), 0U) << testing::PrintToString(bytes);
 }
 
 }  // namespace

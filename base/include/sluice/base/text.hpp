@@ -35,4 +35,8 @@ std::string format_table(const std::vector<std::vector<std::string>>& rows);
 // Terminal cells that `text` takes, counted as UTF-8 code points.
 std::size_t display_width(std::string_view text);
 
+// Bytes of the valid UTF-8 sequence (RFC 3629, section 4) at the begin of `text`, which is not
+// empty: 1 to 4. 0: there is none.
+std::size_t utf8_length(std::string_view text);
+
 }  // namespace sluice

@@ -46,24 +46,6 @@ std::string format_rate(double per_second, const std::string& unit) {
 
 namespace {
 
-// Length of the valid UTF-8 sequence at the start of `text` (RFC 3629, section 4), or 0.
-std::size_t utf8_sequence(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  if (byte(0) < 0x80) return 1;
-  const std::size_t length = byte(0) < 0xC2   ? 0
-                             : byte(0) < 0xE0 ? 2
-                             : byte(0) < 0xF0 ? 3
-                             : byte(0) < 0xF5 ? 4
-                                              : 0;
-  if (length == 0 || text.size() < length) return 0;
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0U) != 0x80) return 0;
-  }
-  const bool overlong = (byte(0) == 0xE0 && byte(1) < 0xA0) || (byte(0) == 0xF0 && byte(1) < 0x90);
-  const bool outside = (byte(0) == 0xED && byte(1) > 0x9F) || (byte(0) == 0xF4 && byte(1) > 0x8F);
-  return overlong || outside ? 0 : length;
-}
-
 // C0 but tabs, DEL, and C1 (U+0080 to U+009F, of which U+009B begins an escape sequence). The last
 // byte of C1's UTF-8 is its code.
 bool is_control(std::string_view character) {
@@ -77,7 +59,7 @@ bool is_control(std::string_view character) {
 std::string valid_utf8(std::string_view text) {
   std::string out;
   while (!text.empty()) {
-    const std::size_t length = utf8_sequence(text);
+    const std::size_t length = utf8_length(text);
     out += length == 0 ? std::string_view("\xEF\xBF\xBD") : text.substr(0, length);
     text.remove_prefix(length == 0 ? 1 : length);
   }
@@ -92,7 +74,7 @@ std::string printable(std::string_view text) {
     const std::string_view line = text.substr(0, line_end);
     std::string_view rest = line;
     while (!rest.empty() && line.size() - rest.size() < kMostBytes) {
-      const std::size_t length = utf8_sequence(rest);
+      const std::size_t length = utf8_length(rest);
       if (length == 0) {
         out += "\xEF\xBF\xBD";
       } else if (is_control(rest.substr(0, length))) {
