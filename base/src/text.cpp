@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cmath>
 #include <cstdio>
 
 namespace sluice {
@@ -85,6 +86,13 @@ std::string format_bytes(std::uint64_t size_bytes) {
   const int decimals = value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
   char text[32];
   std::snprintf(text, sizeof text, "%.*f %s", decimals, value, kUnits[unit]);
+  return text;
+}
+
+std::string format_number(const char* format, double value) {
+  if (std::isnan(value)) value = std::abs(value);  // not "-nan"
+  std::string text(static_cast<std::size_t>(std::snprintf(nullptr, 0, format, value)), '\0');
+  std::snprintf(text.data(), text.size() + 1, format, value);
   return text;
 }
 

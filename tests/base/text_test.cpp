@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,6 +54,20 @@ TEST(FormatCount, GroupsByThousands) {
   EXPECT_EQ(format_count(1000), "1,000");
   EXPECT_EQ(format_count(1234567), "1,234,567");
   EXPECT_EQ(format_count(~0ULL), "18,446,744,073,709,551,615");
+}
+
+TEST(FormatNumber, IsPrintfOfOneNumber) {
+  EXPECT_EQ(format_number("%.3f", 1.5), "1.500");
+  EXPECT_EQ(format_number("%.17g", 0.1), "0.10000000000000001");
+  EXPECT_EQ(format_number(", %.0f %% of the whole", 12.4), ", 12 % of the whole");
+  EXPECT_EQ(format_number("%.0f", 1e300).size(), 301U) << "cut";
+}
+
+TEST(FormatNumber, GivesNotANumberNoSign) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(format_number("%.1f", nan), "nan");
+  EXPECT_EQ(format_number("%.1f", -nan), "nan");
+  EXPECT_EQ(format_number("%.1f", -std::numeric_limits<double>::infinity()), "-inf");
 }
 
 TEST(FormatTable, AlignsTextLeftAndNumbersRight) {

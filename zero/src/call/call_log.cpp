@@ -1,10 +1,9 @@
 #include "sluice/zero/call_log.hpp"
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
-#include "sluice/base/bytes.hpp"
+#include "sluice/base/text.hpp"
 
 namespace sluice::zero {
 
@@ -49,13 +48,12 @@ void CallLog::add(const CallCounts& one, const std::string& label) {
   if (!options_.print) return;
   const CallBandwidth bandwidth =
       bandwidth_of(one.operation, one.message_bytes, one.seconds, options_.ranks);
-  char numbers[160];
-  std::snprintf(numbers, sizeof numbers,
-                " | time (ms): %.2f | msg size: %s | algbw (Gbps): %.2f | busbw (Gbps): %.2f",
-                1e3 * one.seconds, format_bytes(one.message_bytes).c_str(),
-                8e-9 * bandwidth.algorithm, 8e-9 * bandwidth.bus);
   options_.print("comm op: " + std::string(name) +
-                 (shown_label.empty() ? "" : " of " + shown_label) + numbers);
+                 (shown_label.empty() ? "" : " of " + shown_label) +
+                 format_number(" | time (ms): %.2f", 1e3 * one.seconds) +
+                 " | msg size: " + format_bytes(one.message_bytes) +
+                 format_number(" | algbw (Gbps): %.2f", 8e-9 * bandwidth.algorithm) +
+                 format_number(" | busbw (Gbps): %.2f", 8e-9 * bandwidth.bus));
 }
 
 }  // namespace sluice::zero

@@ -28,6 +28,10 @@ std::string format_bytes(std::uint64_t size_bytes);
 // A count with separators: "1,234,567".
 std::string format_count(unsigned long long count);
 
+// printf of one number, as the one conversion of `format` says: format_number("%.3f s", 1.5) is
+// "1.500 s". A NaN is printed without a sign.
+std::string format_number(const char* format, double value);
+
 // A table of `rows`, the first of which is the header. Columns line up. A column is right-aligned
 // when every cell below the header is empty or starts with a digit, '-' or '+'.
 std::string format_table(const std::vector<std::vector<std::string>>& rows);

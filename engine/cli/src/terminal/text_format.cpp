@@ -6,16 +6,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "sluice/base/text.hpp"
-
 namespace sluice::cli {
-
-std::string format_number(const char* format, double value) {
-  char text[64];
-  if (std::isnan(value)) value = std::abs(value);  // not "-nan"
-  std::snprintf(text, sizeof(text), format, value);
-  return text;
-}
 
 std::string format_gigabytes(double bytes_per_second) {
   return format_number("%.2f", 1e-9 * bytes_per_second);

@@ -7,10 +7,10 @@
 #include <string_view>
 #include <vector>
 
+#include "sluice/base/text.hpp"  // format_number
+
 namespace sluice::cli {
 
-// printf of one number: format_number("%.3f", 1.5).
-std::string format_number(const char* format, double value);
 // Decimal GB/s with two digits, "3.07"; without the unit.
 std::string format_gigabytes(double bytes_per_second);
 // "42s", "7m42s", "3h05m", "2d04h"; "?" when not finite or negative.

@@ -1,7 +1,5 @@
 #include "sluice/config/model_config.hpp"
 
-#include <cstdio>
-
 #include "check/checker.hpp"
 #include "sluice/base/text.hpp"
 
@@ -78,14 +76,13 @@ std::string_view name_of(Activation activation) {
 }
 
 std::string canonical_model_text(const ModelConfig& model) {
-  char epsilon[40];
   // 17 digits: equal text exactly for equal doubles.
-  std::snprintf(epsilon, sizeof epsilon, "%.17g", model.layer_norm_epsilon);
   return "gpt2 n_layer=" + std::to_string(model.n_layer) +
          " n_head=" + std::to_string(model.n_head) + " n_embd=" + std::to_string(model.n_embd) +
          " n_inner=" + std::to_string(model.inner_size()) +
          " n_positions=" + std::to_string(model.n_positions) +
-         " vocab_size=" + std::to_string(model.vocab_size) + " layer_norm_epsilon=" + epsilon +
+         " vocab_size=" + std::to_string(model.vocab_size) +
+         " layer_norm_epsilon=" + format_number("%.17g", model.layer_norm_epsilon) +
          " activation_function=" + std::string(name_of(model.activation_function)) +
          " tie_word_embeddings=" + (model.tie_word_embeddings ? "true" : "false");
 }

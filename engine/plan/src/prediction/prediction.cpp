@@ -243,18 +243,13 @@ Prediction predict(const Plan& plan, const MachineRates& rates) {
 }
 
 std::string prediction_text(const Prediction& prediction, const SavedRates& saved) {
-  const auto seconds = [](double value) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.3f s", value);
-    return std::string(text);
-  };
+  const auto seconds = [](double value) { return format_number("%.3f s", value); };
   std::vector<std::vector<std::string>> rows = {{"a step, by what it needs", "alone"}};
   for (const auto& [link, alone] : prediction.links()) rows.push_back({link, seconds(alone)});
-  char rate[48];
   const double tokens = prediction.tokens_per_second;
-  std::snprintf(rate, sizeof rate, "%.*f tokens/s", tokens < 100 ? 1 : 0, tokens);
   return format_table(rows) + "predicted: " + seconds(prediction.step_seconds) + " a step, " +
-         rate + ", bound by " + prediction.bound_by + " (rates measured " + saved.measured + ")\n";
+         format_number(tokens < 100 ? "%.1f" : "%.0f", tokens) + " tokens/s, bound by " +
+         prediction.bound_by + " (rates measured " + saved.measured + ")\n";
 }
 
 }  // namespace sluice::plan

@@ -1,8 +1,8 @@
 #include "search/fastest_plan.hpp"
 
 #include <algorithm>
-#include <cstdio>
 
+#include "sluice/base/text.hpp"
 #include "sluice/plan/prediction.hpp"
 
 namespace sluice::plan {
@@ -28,10 +28,9 @@ bool could_be_faster(const Prediction& prediction) {
 }
 
 std::string gain_text(const Candidate& best, double usual_seconds) {
-  char seconds[96];
-  std::snprintf(seconds, sizeof seconds, ": %.3f s a step predicted, instead of %.3f s",
-                best.prediction.step_seconds, usual_seconds);
-  return "faster: " + text_of(best.preferences) + seconds;
+  return "faster: " + text_of(best.preferences) + ": " +
+         format_number("%.3f s a step predicted, instead of ", best.prediction.step_seconds) +
+         format_number("%.3f s", usual_seconds);
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "text/group_text.hpp"
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 #include <vector>
 
@@ -10,12 +9,6 @@
 namespace sluice::plan {
 
 namespace {
-
-std::string shortest(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.9g", value);
-  return text;
-}
 
 // The values of optimizer.params that groups may differ in, as this optimizer has them.
 std::vector<std::pair<std::string, double>> values_of(const config::OptimizerConfig& optimizer) {
@@ -50,7 +43,8 @@ std::string groups_text(const Plan& plan) {
   for (const models::ParamGroup& group : groups) {
     std::vector<std::string>& row = rows.emplace_back();
     row = {group.name, format_count(group.tensors), format_count(group.elements)};
-    for (const std::size_t i : shown) row.push_back(shortest(values_of(group.optimizer)[i].second));
+    for (const std::size_t i : shown)
+      row.push_back(format_number("%.9g", values_of(group.optimizer)[i].second));
   }
   return format_table(rows);
 }

@@ -1,7 +1,6 @@
 #include "sluice/plan/plan_text.hpp"
 
 #include <algorithm>
-#include <cstdio>
 #include <vector>
 
 #include "sluice/base/bytes.hpp"
@@ -87,9 +86,7 @@ std::string headline(const Plan& plan) {
   if (plan.budget.device_bytes) {
     const double ratio = static_cast<double>(plan.model_size.state_bytes) /
                          static_cast<double>(*plan.budget.device_bytes + *plan.budget.host_bytes);
-    char times_text[48];
-    std::snprintf(times_text, sizeof times_text, ", %.1f times the budgets", ratio);
-    if (ratio >= 1) text += times_text;
+    if (ratio >= 1) text += format_number(", %.1f times the budgets", ratio);
   }
   return text;
 }

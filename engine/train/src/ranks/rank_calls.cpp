@@ -1,12 +1,12 @@
 #include "ranks/rank_calls.hpp"
 
-#include <cstdio>
 #include <map>
 #include <sstream>
 #include <string>
 #include <utility>
 
 #include "sluice/base/log.hpp"
+#include "sluice/base/text.hpp"
 
 namespace sluice::train {
 
@@ -21,11 +21,8 @@ std::string key_of(const zero::LoggedCalls& calls) {
 // A line for each row: its key, and the seconds of a call.
 std::string text_of(const std::vector<zero::LoggedCalls>& calls) {
   std::string text;
-  for (const zero::LoggedCalls& each : calls) {
-    char seconds[40];
-    std::snprintf(seconds, sizeof seconds, "\t%.17g\n", each.mean_seconds());
-    text += key_of(each) + seconds;
-  }
+  for (const zero::LoggedCalls& each : calls)
+    text += key_of(each) + format_number("\t%.17g\n", each.mean_seconds());
   return text;
 }
 

@@ -1,19 +1,16 @@
 #include "ranks/rank_numbers.hpp"
 
-#include <cstdio>
 #include <sstream>
 #include <string>
+
+#include "sluice/base/text.hpp"
 
 namespace sluice::train {
 
 RankNumbers gather_numbers(RankGroup& ranks, const RankNumbers& own) {
   if (ranks.size() == 1) return {};
   std::string text;
-  for (const double number : own.by_rank.front()) {
-    char digits[40];
-    std::snprintf(digits, sizeof digits, "%.17g ", number);
-    text += digits;
-  }
+  for (const double number : own.by_rank.front()) text += format_number("%.17g ", number);
   RankNumbers all{own.names, {}};
   for (const std::string& rank : ranks.exchange(text, "the numbers of the report")) {
     std::istringstream fields(rank);

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 #include "record/links.hpp"
+#include "sluice/base/text.hpp"
 
 namespace sluice::train {
 
@@ -14,16 +14,10 @@ namespace {
 
 // %.17g gives every double back; JSON has no NaN and no infinity.
 std::string number(double value) {
-  if (!std::isfinite(value)) return "null";
-  char text[40];
-  std::snprintf(text, sizeof text, "%.17g", value);
-  return text;
+  return std::isfinite(value) ? format_number("%.17g", value) : "null";
 }
 std::string rounded(double value) {
-  if (!std::isfinite(value)) return "null";
-  char text[40];
-  std::snprintf(text, sizeof text, "%.6g", value);
-  return text;
+  return std::isfinite(value) ? format_number("%.6g", value) : "null";
 }
 
 Json::Value to_value(const plan::TierBytes& bytes) {

@@ -1,7 +1,6 @@
 #include "run/data_check.hpp"
 
 #include <chrono>
-#include <cstdio>
 
 #include "sluice/base/log.hpp"
 #include "sluice/base/text.hpp"
@@ -36,10 +35,9 @@ models::RunSettings DataCheck::finish() {
   reading_.finish();
   models::RunSettings checksums;
   for (const File& file : files_) {
-    char seconds[32];
-    std::snprintf(seconds, sizeof(seconds), "%.1f", file.seconds);
     log(LogLevel::info, file.data->name() + ": all " + format_count(file.data->size_bytes()) +
-                            " bytes checked in " + seconds + " s, checksum " + file.checksum);
+                            " bytes checked in " + format_number("%.1f", file.seconds) +
+                            " s, checksum " + file.checksum);
     checksums[file.setting] = file.checksum;
   }
   return checksums;

@@ -1,13 +1,13 @@
 #include "run/run_settings.hpp"
 
 #include <array>
-#include <cstdio>
 #include <optional>
 #include <string>
 
 #include "record/monitors.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/text.hpp"
 #include "sluice/config/lr_schedule.hpp"
 
 namespace sluice::train {
@@ -18,9 +18,7 @@ constexpr const char* kEpochBatch = "sequences of a step in epochs";
 constexpr const char* kGroups = "parameter groups";
 
 std::string shortest(double value) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.9g", value);
-  return text;
+  return format_number("%.9g", value);
 }
 
 // The optimizer's values, without its rate.

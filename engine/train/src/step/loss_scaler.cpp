@@ -1,7 +1,8 @@
 #include "step/loss_scaler.hpp"
 
 #include <algorithm>
-#include <cstdio>
+
+#include "sluice/base/text.hpp"
 
 namespace sluice::train {
 
@@ -12,9 +13,7 @@ constexpr double kFactor = 2;
 constexpr double kMostScale = 0x1p127;
 
 std::string shown(double scale) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.10g", scale);
-  return text;
+  return format_number("%.10g", scale);
 }
 
 }  // namespace
