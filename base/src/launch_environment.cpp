@@ -1,12 +1,12 @@
 #include "sluice/base/launch_environment.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <climits>
 #include <cstdlib>
 #include <vector>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/text.hpp"
 
 namespace sluice {
 
@@ -116,11 +116,8 @@ class Reader {
 
   static int number(const Launcher& launcher, const Found& found, int at_least,
                     int at_most = INT_MAX) {
-    int value = 0;
-    const char* const end = found.text.data() + found.text.size();
-    const auto [stopped, problem] = std::from_chars(found.text.data(), end, value);
-    if (problem == std::errc() && stopped == end && value >= at_least && value <= at_most)
-      return value;
+    const std::optional<int> value = parse_number<int>(found.text);
+    if (value && *value >= at_least && *value <= at_most) return *value;
     refuse(launcher, found.name + "=\"" + found.text + "\": expected a whole number from " +
                          std::to_string(at_least) + " to " + std::to_string(at_most));
   }

@@ -23,12 +23,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -36,6 +36,7 @@
 #include "slices.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/text.hpp"
 #include "sluice/zero/ranks.hpp"
 
 namespace {
@@ -271,13 +272,12 @@ void wait_idly() {
 
 // A whole number from 1 to `most`.
 std::size_t number(const std::string& text, std::size_t most) {
-  std::size_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size() || value < 1 || value > most)
+  const std::optional<std::size_t> value = parse_number<std::size_t>(text);
+  if (!value || *value < 1 || *value > most)
     throw InvalidArgument(
         text + ": a number from 1 to " + std::to_string(most) +
         " is expected; usage: mpirun -n RANKS --bind-to none collective_bench [ROUNDS [MIB...]]");
-  return value;
+  return *value;
 }
 
 void run(int rounds, const std::vector<std::size_t>& sizes) {

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,6 +48,24 @@ TEST(NearestName, CountsASwapOfNeighboursAsOneChange) {
 TEST(NearestName, IsEmptyWhenNothingIsNear) {
   EXPECT_EQ(nearest_name("zzzzzz", kNames), "");
   EXPECT_EQ(nearest_name("anything", {}), "");
+}
+
+TEST(ParseNumber, TakesWholeTextsOnly) {
+  EXPECT_EQ(parse_number<int>("-17"), -17);
+  EXPECT_EQ(parse_number<std::uint64_t>("18446744073709551615"), ~std::uint64_t{0});
+  EXPECT_EQ(parse_number<double>("-1.5e3"), -1500.0);
+  for (const char* text : {"", " 1", "1 ", "+1", "1x", "x", "1.5", "-", "0x1"})
+    EXPECT_EQ(parse_number<int>(text), std::nullopt) << text;
+  for (const char* text : {"", "1,5", "1e", "."})
+    EXPECT_EQ(parse_number<double>(text), std::nullopt) << text;
+}
+
+TEST(ParseNumber, TakesNumbersThatTheTypeHolds) {
+  EXPECT_EQ(parse_number<int>("2147483647"), 2147483647);
+  EXPECT_EQ(parse_number<int>("2147483648"), std::nullopt);
+  EXPECT_EQ(parse_number<std::uint64_t>("18446744073709551616"), std::nullopt);
+  EXPECT_EQ(parse_number<std::uint64_t>("-1"), std::nullopt);
+  EXPECT_EQ(parse_number<double>("1e999"), std::nullopt);
 }
 
 TEST(FormatCount, GroupsByThousands) {

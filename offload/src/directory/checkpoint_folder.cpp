@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/text.hpp"
 
 namespace sluice::offload {
 namespace {
@@ -21,11 +22,9 @@ constexpr std::string_view kDraftSuffix = ".tmp";
 // The number of ".2" and so on: behind a checkpoint's name, of another checkpoint of that step. 0
 // for other texts.
 int repeat_of(std::string_view suffix) {
-  int number = 0;
-  const char* const end = suffix.data() + suffix.size();
   if (!suffix.starts_with('.')) return 0;
-  const auto [stopped, problem] = std::from_chars(suffix.data() + 1, end, number);
-  return problem == std::errc() && stopped == end && number >= 2 ? number : 0;
+  const int number = parse_number<int>(suffix.substr(1)).value_or(0);
+  return number >= 2 ? number : 0;
 }
 
 }  // namespace

@@ -1,11 +1,14 @@
 #pragma once
 // Small helpers for text that people read and write. Thread-safe: free functions without state.
 
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace sluice {
@@ -20,6 +23,17 @@ bool equal_ignoring_case(std::string_view a, std::string_view b);
 // Damerau-Levenshtein) to `name`, ignoring case. Empty when every candidate differs in more than a
 // third of the longer name.
 std::string nearest_name(std::string_view name, std::span<const std::string_view> candidates);
+
+// The number that the whole `text` is, as std::from_chars reads it: without spaces and without '+',
+// in every locale. nullopt where the text is no number, or none that a T holds.
+template <typename T>
+std::optional<T> parse_number(std::string_view text) {
+  T value{};
+  const char* const end = text.data() + text.size();
+  const auto [stopped, problem] = std::from_chars(text.data(), end, value);
+  if (problem != std::errc() || stopped != end) return std::nullopt;
+  return value;
+}
 
 // A byte count with three digits and a binary unit: "1.50 GiB", "64.0 MiB", "17 B". parse_bytes
 // (sluice/base/bytes.hpp) reads this form up to TiB.

@@ -201,14 +201,9 @@ unsigned to_count(const std::string& flag, const std::string& text, unsigned mos
 }
 
 std::uint64_t to_unsigned(const std::string& flag, const std::string& text) {
-  std::uint64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stopped, problem] = std::from_chars(text.data(), end, value);
-  if (problem != std::errc() || stopped != end) {
-    throw InvalidArgument(
-        flag + ": expected a whole number from 0 to 18446744073709551615, found " + quoted(text));
-  }
-  return value;
+  if (const auto value = parse_number<std::uint64_t>(text)) return *value;
+  throw InvalidArgument(flag + ": expected a whole number from 0 to 18446744073709551615, found " +
+                        quoted(text));
 }
 
 double to_real(const std::string& flag, const std::string& text) {

@@ -1,11 +1,11 @@
 #include "config/yaml_lines.hpp"
 
-#include <charconv>
 #include <sstream>
 #include <utility>
 #include <vector>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/text.hpp"
 
 namespace sluice::cli {
 
@@ -44,15 +44,8 @@ Json::Value scalar(const std::string& text) {
   const bool is_quoted =
       text.size() > 1 && (text[0] == '\'' || text[0] == '"') && text.back() == text[0];
   if (is_quoted) return text.substr(1, text.size() - 2);
-  const char* const end = text.data() + text.size();
-  std::int64_t whole = 0;
-  if (const auto [stop, error] = std::from_chars(text.data(), end, whole);
-      error == std::errc() && stop == end)
-    return Json::Int64(whole);
-  double real = 0;
-  if (const auto [stop, error] = std::from_chars(text.data(), end, real);
-      error == std::errc() && stop == end)
-    return real;
+  if (const auto whole = parse_number<std::int64_t>(text)) return Json::Int64(*whole);
+  if (const auto real = parse_number<double>(text)) return *real;
   return text;
 }
 

@@ -1,10 +1,11 @@
 #include "files/system_files.hpp"
 
-#include <charconv>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <sstream>
+
+#include "sluice/base/text.hpp"
 
 namespace sluice::cli {
 
@@ -16,12 +17,7 @@ std::string read_small_file(const std::string& path) {
 }
 
 std::optional<std::uint64_t> read_number(const std::string& path) {
-  const std::string text = read_small_file(path);
-  std::uint64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stopped, problem] = std::from_chars(text.data(), end, value);
-  if (problem != std::errc() || stopped != end) return std::nullopt;
-  return value;
+  return parse_number<std::uint64_t>(read_small_file(path));
 }
 
 std::string field_of(const std::string& file_text, const std::string& key) {

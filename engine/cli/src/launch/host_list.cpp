@@ -1,7 +1,6 @@
 #include "launch/host_list.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <numeric>
 #include <optional>
 #include <sstream>
@@ -18,12 +17,8 @@ namespace {
 constexpr int kMostSlots = 65536;
 
 std::optional<int> to_number(const std::string& text) {
-  int value = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stopped, problem] = std::from_chars(text.data(), end, value);
-  if (problem != std::errc() || stopped != end || value < 0 || value > kMostSlots)
-    return std::nullopt;
-  return value;
+  const std::optional<int> value = parse_number<int>(text);
+  return value && *value >= 0 && *value <= kMostSlots ? value : std::nullopt;
 }
 
 std::vector<std::string> split(const std::string& text, char at) {

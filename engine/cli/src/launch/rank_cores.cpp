@@ -3,12 +3,13 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <charconv>
+#include <optional>
 #include <set>
 #include <sstream>
 
 #include "launch/host_list.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/text.hpp"
 
 #if defined(SLUICE_HAVE_HWLOC)
 #include <hwloc.h>
@@ -70,12 +71,10 @@ std::vector<Cpu> in_topology_order(const std::vector<int>& cpus) {
 }
 
 int to_cpu(const std::string& list, const std::string& text) {
-  int value = -1;
-  const char* const end = text.data() + text.size();
-  const auto [stopped, problem] = std::from_chars(text.data(), end, value);
-  SLUICE_CHECK(problem == std::errc() && stopped == end && value >= 0 && value < CPU_SETSIZE,
+  const std::optional<int> value = parse_number<int>(text);
+  SLUICE_CHECK(value && *value >= 0 && *value < CPU_SETSIZE,
                "--bind-core-list: expected cores as in 0-7,16-23, found \"" + list + "\"");
-  return value;
+  return *value;
 }
 
 }  // namespace

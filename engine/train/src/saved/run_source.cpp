@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <filesystem>
 #include <optional>
 #include <sstream>
@@ -10,6 +9,7 @@
 #include "saved/rank_places.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/text.hpp"
 #include "sluice/models/checkpoints.hpp"
 #include "sluice/offload/checkpoint_folder.hpp"
 #include "sluice/offload/swap_directory.hpp"
@@ -169,12 +169,7 @@ void check_no_older_ranks(const std::string& directory) {
 
 std::optional<std::int64_t> number_in(const models::RunSettings& settings, const char* name) {
   const auto found = settings.find(name);
-  if (found == settings.end()) return std::nullopt;
-  const std::string& text = found->second;
-  std::int64_t number = 0;
-  const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (read.ptr != text.data() + text.size()) return std::nullopt;
-  return number;
+  return found == settings.end() ? std::nullopt : parse_number<std::int64_t>(found->second);
 }
 
 // The configuration keys that select `dtype`.
