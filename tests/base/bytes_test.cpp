@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "message_of.hpp"
 #include "sluice/base/error.hpp"
 
 namespace sluice {
@@ -17,12 +18,7 @@ using ::testing::HasSubstr;
 constexpr std::uint64_t kMax = ~0ULL;
 
 std::string error_of_parsing(const char* text) {
-  try {
-    parse_bytes(text);
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "";
+  return test::message_of<InvalidArgument>([&] { parse_bytes(text); });
 }
 
 TEST(CheckedArithmetic, GivesTheExactResultUpToTheLastByte) {

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "in_child.hpp"
+#include "message_of.hpp"
 #include "sluice/base/rank_failure.hpp"
 
 namespace sluice {
@@ -87,12 +88,7 @@ TEST(Check, BuildsItsMessageOnFailureOnly) {
   };
   SLUICE_CHECK(true, message());
   EXPECT_EQ(built, 0);
-  try {
-    SLUICE_CHECK(false, message());
-    FAIL() << "did not throw";
-  } catch (const InvalidArgument& error) {
-    EXPECT_STREQ(error.what(), "too many");
-  }
+  EXPECT_EQ(test::message_of<InvalidArgument>([&] { SLUICE_CHECK(false, message()); }), "too many");
   EXPECT_EQ(built, 1);
 }
 

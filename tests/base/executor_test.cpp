@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "message_of.hpp"
 #include "sluice/base/error.hpp"
 
 namespace sluice {
@@ -94,15 +95,13 @@ TEST_P(AnyExecutor, HasFinishedEveryBodyWhenItReturns) {
 TEST_P(AnyExecutor, RethrowsTheErrorOfTheLowestIndexAfterAllEnded) {
   const auto executor = make_executor(4, GetParam());
   std::atomic<int> calls{0};
-  try {
+  const std::string said = test::message_of<std::runtime_error>([&] {
     executor->for_each(100, [&](std::size_t i) {
       ++calls;
       if (i % 10 == 3) throw std::runtime_error(std::to_string(i));
     });
-    FAIL() << "did not throw";
-  } catch (const std::runtime_error& error) {
-    EXPECT_STREQ(error.what(), "3");
-  }
+  });
+  EXPECT_EQ(said, "3");
   EXPECT_EQ(calls.load(), 100);
 }
 

@@ -15,6 +15,7 @@
 #include "executors.hpp"
 #include "fake_numa.hpp"
 #include "loop.hpp"
+#include "message_of.hpp"
 
 namespace sluice {
 namespace {
@@ -95,12 +96,7 @@ TEST(NearLoop, RethrowsTheErrorOfTheLowestIndexAfterAllEnded) {
       numa, numa.count(), [&](std::size_t i) { return numa.memory_of(i); }, body);
   loop.run();
   EXPECT_EQ(calls, 4);
-  try {
-    loop.rethrow();
-    FAIL() << "did not throw";
-  } catch (const std::runtime_error& error) {
-    EXPECT_STREQ(error.what(), "0");
-  }
+  EXPECT_EQ(test::message_of<std::runtime_error>([&] { loop.rethrow(); }), "0");
 }
 
 TEST(Executor, RunsLoopsNearTheirMemory) {

@@ -14,20 +14,13 @@
 
 #include "executors.hpp"
 #include "fake_numa.hpp"
+#include "message_of.hpp"
 
 namespace sluice {
 namespace {
 
+using test::message_of;
 using Order = std::vector<std::string>;
-
-std::string message_of(const std::exception_ptr& error) {
-  if (!error) return "";
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& thrown) {
-    return thrown.what();
-  }
-}
 
 void run_all(PieceQueue& queue) {
   while (!queue.empty()) queue.run();

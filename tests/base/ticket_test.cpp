@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "captured_log.hpp"
+#include "message_of.hpp"
 #include "sluice/base/error.hpp"
 #include "wait_until_blocked.hpp"
 
@@ -179,12 +180,7 @@ TEST(FinishAll, FinishesAllThenThrowsTheFirstError) {
   EXPECT_FALSE(all_done(tickets));
   CompletesWhenBlocked completer(sources[2], failure("second"));
   completer.arm();
-  try {
-    finish_all(tickets);
-    FAIL() << "did not throw";
-  } catch (const std::runtime_error& error) {
-    EXPECT_STREQ(error.what(), "first");
-  }
+  EXPECT_EQ(test::message_of<std::runtime_error>([&] { finish_all(tickets); }), "first");
   EXPECT_TRUE(completer.completed());  // drained before it reported
   EXPECT_TRUE(tickets.empty());
 }

@@ -2,6 +2,7 @@
 #include <fstream>
 
 #include "config_testing.hpp"
+#include "message_of.hpp"
 #include "sluice/config/key_table.hpp"
 
 namespace sluice::config::test {
@@ -79,12 +80,9 @@ TEST(ConfigDocumentation, ItsExampleIsValid) {
 TEST(ConfigDocumentation, ItsErrorsAreThoseOfTheProgram) {
   const std::string file = documented_block("## What a wrong file gives");
   const std::string answer = documented_block("The answer, on standard error:");
-  try {
-    parse_train_config(file, "ds.json", of_program());
-    FAIL() << "accepted: " << file;
-  } catch (const ConfigError& error) {
-    EXPECT_EQ(std::string(error.what()) + "\n", answer);
-  }
+  const std::string said = sluice::test::message_of<ConfigError>(
+      [&] { parse_train_config(file, "ds.json", of_program()); });
+  EXPECT_EQ(said + "\n", answer) << file;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "config_testing.hpp"
+#include "message_of.hpp"
 #include "sluice/config/key_table.hpp"
 
 namespace sluice::config::test {
@@ -17,12 +18,7 @@ TrainConfig parse_with(const std::string& text, const std::vector<Setting>& sett
   return parse_train_config(text, "ds.json", of_program(world_size, settings));
 }
 std::string mistakes_with(const std::string& text, const std::vector<Setting>& settings) {
-  try {
-    parse_with(text, settings);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "";
+  return sluice::test::message_of<ConfigError>([&] { parse_with(text, settings); });
 }
 Setting flag(const std::string& name, const std::string& value) {
   for (const FlagInfo& info : flag_table()) {

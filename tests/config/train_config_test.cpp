@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "config_testing.hpp"
+#include "message_of.hpp"
 
 namespace sluice::config::test {
 namespace {
@@ -66,12 +67,8 @@ TEST(BatchSizes, AutoIsNotGuessed) {
 }
 
 TEST(BatchSizes, NeedAtLeastOneRank) {
-  try {
-    parse(minimal(), 0);
-    FAIL();
-  } catch (const InvalidArgument& error) {
-    EXPECT_THAT(error.what(), HasSubstr("world size of 0"));
-  }
+  EXPECT_THAT(sluice::test::message_of<InvalidArgument>([] { parse(minimal(), 0); }),
+              HasSubstr("world size of 0"));
 }
 
 TEST(TrainConfig, NumbersMayBeWrittenWithExponentOrPoint) {

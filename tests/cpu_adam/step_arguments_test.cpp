@@ -11,11 +11,13 @@
 #include <vector>
 
 #include "adam_state.hpp"
+#include "message_of.hpp"
 #include "sluice/base/error.hpp"
 
 namespace sluice::cpu_adam {
 namespace {
 
+using sluice::test::message_of;
 using test::AdamState;
 using test::Layout;
 using test::Sizes;
@@ -128,18 +130,9 @@ TEST(StepArguments, TouchNoMemoryOfTheTile) {
 
 TEST(StepArguments, AreRefusedWithTheMessageOfStepTile) {
   AdamState state(40);
-  const auto message_of = [](const auto& call) -> std::string {
-    try {
-      call();
-    } catch (const InvalidArgument& error) {
-      return error.what();
-    }
-    return "";
-  };
   const auto refuse = [&](const OptimizerConfig& config, const Step& how, const Tile& tile) {
-    const std::string expected = message_of([&] { step_tile(config, how, tile); });
-    EXPECT_NE(expected, "");
-    EXPECT_EQ(message_of([&] { step_arguments(config, how, tile); }), expected);
+    const std::string expected = message_of<InvalidArgument>([&] { step_tile(config, how, tile); });
+    EXPECT_EQ(message_of<InvalidArgument>([&] { step_arguments(config, how, tile); }), expected);
   };
   const Tile good = state.tile(DType::bf16, WeightType::bf16);
   refuse(AdamConfig{.beta1 = 2}, {}, good);

@@ -15,7 +15,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <memory>
 #include <random>
@@ -25,6 +24,7 @@
 #include <vector>
 
 #include "in_child.hpp"
+#include "message_of.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/nvme/file.hpp"
 #include "sluice/nvme/io_backend.hpp"
@@ -222,21 +222,7 @@ class ScopedExt4 {
 };
 
 using test::deny;
+using test::message_of;
 using test::run_in_child;
-
-// The message of the E that `body` throws; "" and a test failure when it throws none.
-template <typename E>
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const E& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "another error: " << error.what();
-    return "";
-  }
-  ADD_FAILURE() << "no error";
-  return "";
-}
 
 }  // namespace sluice::nvme

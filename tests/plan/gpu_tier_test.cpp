@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "message_of.hpp"
 #include "plans.hpp"
 #include "sluice/plan/largest.hpp"
 #include "sluice/plan/make_plan.hpp"
@@ -103,12 +104,8 @@ TEST_P(GpuTier, TakesStatesOfAsFewUnitsAsNeeded) {
 
 TEST_P(GpuTier, IsADowngradeThatStrictRefuses) {
   config_.sluice.strict = true;
-  try {
-    with_host(0.5);
-    FAIL() << "states on the GPU were asked to be in host memory";
-  } catch (const DoesNotFit& e) {
-    EXPECT_THAT(e.what(), HasSubstr("\"strict\": true does not allow: optimizer states: "));
-  }
+  EXPECT_THAT(sluice::test::message_of<DoesNotFit>([&] { with_host(0.5); }),
+              HasSubstr("\"strict\": true does not allow: optimizer states: "));
 }
 
 TEST_P(GpuTier, ComesBeforeNvme) {

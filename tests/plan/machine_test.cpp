@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <string>
 
+#include "message_of.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/fd.hpp"
 #include "sluice/nvme/file.hpp"
@@ -50,15 +51,10 @@ TEST(Machine, RefusesADirectoryUnderTwoNamesOfAStripe) {
   config.zero.offload_param.device = config::OffloadConfig::Device::nvme;
   config.zero.offload_param.nvme_path = first.path();
   config.zero.offload_param.further_nvme_paths = {link};
-  try {
-    probe_machine(config);
-    FAIL() << "it is one drive";
-  } catch (const InvalidArgument& e) {
-    EXPECT_THAT(e.what(), testing::HasSubstr(link +
-                                             " is named twice among the directories to "
-                                             "stripe over, also as " +
-                                             first.path() + ": "));
-  }
+  EXPECT_THAT(
+      sluice::test::message_of<InvalidArgument>([&] { probe_machine(config); }),
+      testing::HasSubstr(link + " is named twice among the directories to stripe over, also as " +
+                         first.path() + ": "));
 }
 
 // The tests see no GPU (CUDA_VISIBLE_DEVICES is empty where one is).
@@ -75,13 +71,10 @@ TEST(Machine, SaysWhyItComputesOnTheHost) {
 TEST(Machine, RefusesAGpuThatIsAskedForByNameAndNotThere) {
   config::TrainConfig config;
   config.sluice.device = {config::ComputeDevice::Kind::cuda, 3};
-  try {
-    probe_machine(config);
-    FAIL() << "there is no GPU";
-  } catch (const InvalidArgument& e) {
-    EXPECT_THAT(e.what(), testing::StartsWith("\"sluice\": {\"device\": \"cuda:3\"}: "));
-    EXPECT_GT(std::string(e.what()).size(), 40U) << "without a reason";
-  }
+  const std::string said =
+      sluice::test::message_of<InvalidArgument>([&] { probe_machine(config); });
+  EXPECT_THAT(said, testing::StartsWith("\"sluice\": {\"device\": \"cuda:3\"}: "));
+  EXPECT_GT(said.size(), 40U) << "without a reason";
 }
 
 }  // namespace

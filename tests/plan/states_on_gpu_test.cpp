@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "message_of.hpp"
 #include "plans.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/plan/make_plan.hpp"
@@ -217,12 +218,8 @@ TEST(StatesOnGpu, AreRefusedIfStrictWhereTheyDoNotFit) {
   config.sluice.strict = true;
   EXPECT_EQ(units_on_gpu(plan_of(config)), 10U);
   config.sluice.device_bytes.value = 160 * kMiB;
-  try {
-    plan_of(config);
-    FAIL() << "the GPU has no room for all states";
-  } catch (const DoesNotFit& e) {
-    EXPECT_THAT(e.what(), HasSubstr("\"strict\": true does not allow: ratio: "));
-  }
+  EXPECT_THAT(sluice::test::message_of<DoesNotFit>([&] { plan_of(config); }),
+              HasSubstr("\"strict\": true does not allow: ratio: "));
 }
 
 TEST(StatesOnGpu, TakeNoTimeOfTheCoresAndNothingOfTheLink) {

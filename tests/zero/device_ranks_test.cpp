@@ -112,16 +112,16 @@ TEST(StagedRanks, TakeTheMemoryThatTheyWereGiven) {
   const DeviceRanks ranks(2, 20'480);
   EXPECT_LE(ranks.staging_bytes(0), 20'480U);
   EXPECT_GT(ranks.staging_bytes(0), 15'000U);
-  const auto error = message_of([] { const DeviceRanks too_small(4, 512); });
-  EXPECT_THAT(error.value_or(""), HasSubstr("512 bytes of staging memory for 4 ranks"));
+  const std::string error = message_of<Error>([] { const DeviceRanks too_small(4, 512); });
+  EXPECT_THAT(error, HasSubstr("512 bytes of staging memory for 4 ranks"));
 }
 
 TEST(StagedRanks, CallsWhoseSizesDifferFailInTheirFirstPart) {
   DeviceRanks ranks(2, 20'000);
   on_threads(ranks.ranks, [&](Communicator& comm) {
     Bytes full((comm.rank() == 0 ? 2 : 4) * kShardBytes);
-    const auto error = message_of([&] { gather(ranks, comm, full).finish(); });
-    EXPECT_THAT(error.value_or(""), AllOf(HasSubstr("unit h.3 (part 1 of "), HasSubstr("rank 1")));
+    const std::string error = message_of<Error>([&] { gather(ranks, comm, full).finish(); });
+    EXPECT_THAT(error, AllOf(HasSubstr("unit h.3 (part 1 of "), HasSubstr("rank 1")));
     Bytes equal(2 * kShardBytes);
     gather(ranks, comm, equal).finish();
   });
@@ -133,8 +133,8 @@ TEST(StagedRanks, AnAbortEndsTheCallsOfBothRanksAndSaysWhy) {
   Bytes second(2 * kShardBytes);
   Ticket waits = gather(ranks, *ranks.ranks[0], first);
   ranks.ranks[1]->abort("the disk is full");
-  EXPECT_THAT(message_of([&] { waits.finish(); }).value_or(""), HasSubstr("the disk is full"));
-  EXPECT_THAT(message_of([&] { gather(ranks, *ranks.ranks[1], second).finish(); }).value_or(""),
+  EXPECT_THAT(message_of<Error>([&] { waits.finish(); }), HasSubstr("the disk is full"));
+  EXPECT_THAT(message_of<Error>([&] { gather(ranks, *ranks.ranks[1], second).finish(); }),
               HasSubstr("the disk is full"));
 }
 
@@ -144,8 +144,8 @@ TEST(StagedRanks, ARankThatIsDestroyedDuringACallEndsTheOthersCalls) {
   Ticket waits = gather(ranks, *ranks.ranks[0], full[0]);
   Ticket abandoned = gather(ranks, *ranks.ranks[1], full[1]);
   ranks.ranks[1].reset();
-  EXPECT_THAT(message_of([&] { abandoned.finish(); }).value_or(""), HasSubstr("destroyed"));
-  EXPECT_THAT(message_of([&] { waits.finish(); }).value_or(""), HasSubstr("rank 1"));
+  EXPECT_THAT(message_of<Error>([&] { abandoned.finish(); }), HasSubstr("destroyed"));
+  EXPECT_THAT(message_of<Error>([&] { waits.finish(); }), HasSubstr("rank 1"));
 }
 
 // Each of the pair has an order of its own: a call of the one does not wait for those of the other.
@@ -170,7 +170,7 @@ TEST(PairedRanks, CallsOnHostMemoryPassThoseOnDeviceMemory) {
   EXPECT_EQ(pairs[0]->counters().sent_bytes(), kShardBytes + sizeof(double));
   Ticket waits = gather(ranks, *pairs[0], full);
   pairs[1]->abort("the disk is full");
-  EXPECT_THAT(message_of([&] { waits.finish(); }).value_or(""), HasSubstr("the disk is full"));
+  EXPECT_THAT(message_of<Error>([&] { waits.finish(); }), HasSubstr("the disk is full"));
 }
 
 TEST(PairedRanks, NeedOneOnTheDeviceAndEqualRanks) {

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "message_of.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/zero/ranks.hpp"
 
@@ -48,15 +49,10 @@ TEST(KeepDirectionsApart, LeavesTheSettingsOfTheUser) {
 // This program has no path to the folder of the libraries.
 TEST(JoinMpi, SaysWhatToBuildWhereTheLibraryIsNotInTheFolder) {
   set_ranks("1", "1");
-  try {
-    join_mpi(MpiOptions{});
-    FAIL() << "joined";
-  } catch (const Error& error) {
-    const std::string text = error.what();
-    if (text.starts_with("this build has no MPI")) return;
-    EXPECT_NE(text.find("this installation lacks it: there is no "), text.npos) << text;
-    EXPECT_NE(text.find("/bin/libsluice_mpi.so. Build the target sluice_mpi"), text.npos) << text;
-  }
+  const std::string text = sluice::test::message_of<Error>([] { join_mpi(MpiOptions{}); });
+  if (text.starts_with("this build has no MPI")) return;
+  EXPECT_NE(text.find("this installation lacks it: there is no "), text.npos) << text;
+  EXPECT_NE(text.find("/bin/libsluice_mpi.so. Build the target sluice_mpi"), text.npos) << text;
 }
 
 }  // namespace

@@ -5,17 +5,18 @@
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "message_of.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/zero/communicator.hpp"
 
 namespace sluice::zero::test {
 
+using sluice::test::message_of;
 using Bytes = std::vector<std::byte>;
 
 // Runs `body` for every rank on a thread of its own.
@@ -25,16 +26,6 @@ inline void on_threads(std::vector<std::unique_ptr<Communicator>>& ranks,
   threads.reserve(ranks.size());
   for (auto& rank : ranks) threads.emplace_back([&body, &rank] { body(*rank); });
   for (std::thread& thread : threads) thread.join();
-}
-
-// The message of the call's Error; nullopt without one.
-inline std::optional<std::string> message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return std::nullopt;
 }
 
 inline Bytes encode(const std::vector<double>& values, Element element) {

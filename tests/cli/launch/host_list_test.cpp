@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "launch/rank_cores.hpp"
+#include "message_of.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/threads.hpp"
 
@@ -112,12 +113,9 @@ TEST(FirstHosts, AreTheFirstOfTheFileWithTheirFirstSlots) {
 }
 
 TEST(FirstHosts, NameTheHostWithFewerSlots) {
-  try {
-    first_of(parse_hostfile("one slots=1\n", "hosts"), 0, 2);
-    FAIL() << "accepted";
-  } catch (const InvalidArgument& error) {
-    EXPECT_STREQ(error.what(), "--num-gpus: 2 ranks are wanted on one, which has 1 slot");
-  }
+  EXPECT_EQ(test::message_of<InvalidArgument>(
+                [] { first_of(parse_hostfile("one slots=1\n", "hosts"), 0, 2); }),
+            "--num-gpus: 2 ranks are wanted on one, which has 1 slot");
 }
 
 TEST(CoreList, IsRangesAndNumbers) {
@@ -142,12 +140,8 @@ TEST(CoreShares, AreDisjointAndOfOneSize) {
 }
 
 TEST(CoreShares, RefuseACoreThatThisProcessMayNotUse) {
-  try {
-    share_cores("1000", 1);
-    FAIL() << "accepted";
-  } catch (const InvalidArgument& error) {
-    EXPECT_THAT(error.what(), HasSubstr("this process may not use core 1000"));
-  }
+  EXPECT_THAT(test::message_of<InvalidArgument>([] { share_cores("1000", 1); }),
+              HasSubstr("this process may not use core 1000"));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "data/permutation.hpp"
+#include "message_of.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/models/dataset.hpp"
 #include "temp_dir.hpp"
@@ -50,12 +51,8 @@ std::vector<std::int64_t> read(const Dataset& data, std::int64_t steps, std::uin
 }
 
 std::string refusal(const std::vector<std::string>& paths) {
-  try {
-    const Dataset data(paths, kLength, 256);
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "";
+  return sluice::test::message_of<InvalidArgument>(
+      [&] { const Dataset data(paths, kLength, 256); });
 }
 
 TEST(Permutation, HasEachNumberOnce) {

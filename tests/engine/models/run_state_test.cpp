@@ -5,6 +5,7 @@
 
 #include <functional>
 
+#include "message_of.hpp"
 #include "sluice/base/error.hpp"
 
 namespace sluice::models {
@@ -35,13 +36,8 @@ RunState sample() {
 }
 
 std::string refusal_of(const std::string& json) {
-  try {
-    parse_run_state(json, "DIR/manifest.json");
-  } catch (const StorageError& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "accepted: " << json.substr(0, 200);
-  return "";
+  return sluice::test::message_of<StorageError>(
+      [&] { parse_run_state(json, "DIR/manifest.json"); });
 }
 
 TEST(RunState, ComesBackAsItWasWritten) {

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <numeric>
 
+#include "message_of.hpp"
 #include "sluice/base/error.hpp"
 #include "temp_dir.hpp"
 
@@ -246,12 +247,10 @@ TEST(SafetensorsWriter, MistakesAreRefused) {
                InvalidArgument);
   EXPECT_THROW(SafetensorsWriter(dir.file("x"), {{"w", {0}}}, DType::fp32), InvalidArgument);
   EXPECT_THROW(SafetensorsWriter(dir.file("x"), {{"w", {-3}}}, DType::fp32), InvalidArgument);
-  try {
-    SafetensorsWriter(dir.file("no/such/folder"), {{"w", {1}}}, DType::fp32);
-    ADD_FAILURE() << "a folder that is not there";
-  } catch (const IoError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("its folder does not exist; create it first"));
-  }
+  EXPECT_THAT(sluice::test::message_of<IoError>([&] {
+                SafetensorsWriter(dir.file("no/such/folder"), {{"w", {1}}}, DType::fp32);
+              }),
+              HasSubstr("its folder does not exist; create it first"));
   SafetensorsWriter writer(dir.file("y"), {{"w", {2}}}, DType::fp32);
   const std::array<float, 2> two{1.0F, 2.0F};
   EXPECT_THROW(writer.write_fp32(1, 0, two), InvalidArgument);

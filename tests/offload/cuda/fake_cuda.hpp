@@ -22,20 +22,13 @@
 #include <vector>
 
 #include "cuda/cuda_api.hpp"
+#include "message_of.hpp"
 #include "sluice/base/mutex.hpp"
 #include "sluice/base/worker.hpp"
 
 namespace sluice::offload::test {
 
-// The message of the call's exception; empty without one.
-inline std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const std::exception& e) {
-    return e.what();
-  }
-  return "";
-}
+using sluice::test::message_of;
 
 // Held by what a stream runs until it is opened; what waits may outlive it.
 class Gate {

@@ -15,7 +15,6 @@ namespace sluice::offload {
 
 using test::FakeCuda;
 using test::filled;
-using test::message_of;
 
 namespace {
 
@@ -49,7 +48,7 @@ class SecondGpu : public testing::Test {
 TEST_F(SecondGpu, RunsTheFirstWorkOfAThreadThatUsedNoGpuBefore) {
   std::thread([this] {
     Ticket work = device->begin_work({"update", [](void*) {}, {}}, {});
-    EXPECT_EQ(message_of([&] { work.finish(); }), "");
+    EXPECT_NO_THROW(work.finish());
   }).join();
 }
 

@@ -209,14 +209,14 @@ TEST_F(CheckpointLine, ADamagedNewestCheckpointIsNamedWithTheWholeOneBeforeIt) {
   options.resume = true;
   {
     Trained resumed(config(checkpoint_keys(2, 2)), Model(), options);
-    const std::string message = error_of([&] { resumed.engine.initialize(); });
+    const std::string message = message_of([&] { resumed.engine.initialize(); });
     EXPECT_THAT(message, HasSubstr(newest_path));
     EXPECT_THAT(message, HasSubstr(folder_.file("step-00000002")));
   }
   damage(manifest);  // as it was
   damage(newest_path + "/states.0.swap");
   Trained resumed(config(checkpoint_keys(2, 2)), Model(), options);
-  const std::string message = error_of([&] { resumed.engine.initialize(); });
+  const std::string message = message_of([&] { resumed.engine.initialize(); });
   EXPECT_THAT(message, HasSubstr("is damaged"));
   EXPECT_THAT(message,
               HasSubstr("the newest other checkpoint is " + folder_.file("step-00000002")));
@@ -230,15 +230,15 @@ TEST_F(CheckpointLine, AfterALoadThatFailedNothingTrainsUntilOneSucceeds) {
   const std::vector<double> expected = train(run, 2, 4);
   run.engine.save_checkpoint(folder_.file("damaged"));
   damage(folder_.file("damaged/step-00000004/states.0.swap"));
-  EXPECT_THAT(error_of([&] { run.engine.load_checkpoint(folder_.file("damaged")); }),
+  EXPECT_THAT(message_of([&] { run.engine.load_checkpoint(folder_.file("damaged")); }),
               HasSubstr("is damaged"));
   const std::string mixed = "was loaded in part only";
-  EXPECT_THAT(error_of([&] { run.train(4); }), HasSubstr(mixed));
-  EXPECT_THAT(error_of([&] { run.engine.save_checkpoint(folder_.path()); }), HasSubstr(mixed));
-  EXPECT_THAT(error_of([&] { run.engine.finish(); }), HasSubstr(mixed));
-  EXPECT_THAT(error_of([&] { run.engine.load_checkpoint(folder_.file("absent")); }),
+  EXPECT_THAT(message_of([&] { run.train(4); }), HasSubstr(mixed));
+  EXPECT_THAT(message_of([&] { run.engine.save_checkpoint(folder_.path()); }), HasSubstr(mixed));
+  EXPECT_THAT(message_of([&] { run.engine.finish(); }), HasSubstr(mixed));
+  EXPECT_THAT(message_of([&] { run.engine.load_checkpoint(folder_.file("absent")); }),
               HasSubstr("absent"));
-  EXPECT_THAT(error_of([&] { run.train(4); }), HasSubstr(mixed)) << "still";
+  EXPECT_THAT(message_of([&] { run.train(4); }), HasSubstr(mixed)) << "still";
   EXPECT_EQ(run.engine.load_checkpoint(folder_.file("whole")), 2);
   EXPECT_EQ(train(run, 2, 4), expected);
 }
@@ -256,7 +256,7 @@ TEST_F(CheckpointLine, OneThatCannotBeWrittenIsMissingAndTrainingGoesOn) {
   EXPECT_THAT(names(), ElementsAre("step-00000002"));
   train(run, 5, 7);
   EXPECT_THAT(names(), ElementsAre("step-00000002", "step-00000006"));
-  EXPECT_THAT(error_of([&] { run.engine.finish(); }),
+  EXPECT_THAT(message_of([&] { run.engine.finish(); }),
               HasSubstr("1 checkpoint could not be written"));
   EXPECT_THAT(names(), ElementsAre("step-00000002", "step-00000006", "step-00000007"))
       << "the last state is saved in spite of the error";

@@ -90,7 +90,7 @@ TEST(OwnLoopCheckpoint, ASwapDirectoryIsGoneOnFromAfterAnyEnd) {
   }
   {
     Trained refused(config, Model());
-    EXPECT_THAT(error_of([&] { refused.engine.initialize(); }),
+    EXPECT_THAT(message_of([&] { refused.engine.initialize(); }),
                 HasSubstr("holds a run that was committed at step 6"));
   }
   {
@@ -205,7 +205,7 @@ TEST(OwnLoopCheckpoint, OfOtherUnitsIsRefused) {
   }
   Trained other(config_of(one_micro_batch()), Model(0, 2));
   other.engine.initialize();
-  EXPECT_THAT(error_of([&] { other.engine.load_checkpoint(folder.path()); }),
+  EXPECT_THAT(message_of([&] { other.engine.load_checkpoint(folder.path()); }),
               HasSubstr("holds another model: parameter "));
   EXPECT_TRUE(other.train(0).updated);
 }

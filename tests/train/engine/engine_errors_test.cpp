@@ -39,24 +39,24 @@ class OwnLoopErrors : public ::testing::Test {
 // Each of them would train by itself.
 TEST_F(OwnLoopErrors, SeveralProcessesOfALauncherAreRefused) {
   for (const auto& [name, value] : kTwoRanks) ::setenv(name, value, 1);
-  const std::string error = error_of([] { Engine(config_of({.accumulation = 1})); });
+  const std::string error = message_of([] { Engine(config_of({.accumulation = 1})); });
   for (const auto& [name, value] : kTwoRanks) ::unsetenv(name);
   EXPECT_THAT(error, HasSubstr("rank 1 of 2 (torchrun): a C++ loop of your own trains with one"));
 }
 
 TEST_F(OwnLoopErrors, AStepNeedsABackward) {
-  EXPECT_THAT(error_of([&] { engine().step(); }), HasSubstr("step() without a backward()"));
+  EXPECT_THAT(message_of([&] { engine().step(); }), HasSubstr("step() without a backward()"));
   trained_->train(0);
-  EXPECT_THAT(error_of([&] { engine().step(); }), HasSubstr("step() without a backward()"));
+  EXPECT_THAT(message_of([&] { engine().step(); }), HasSubstr("step() without a backward()"));
   expect_goes_on();
 }
 
 TEST_F(OwnLoopErrors, ALossHasOneBackward) {
   const Tensor once = loss();
   engine().backward(once);
-  EXPECT_THAT(error_of([&] { engine().backward(once); }),
+  EXPECT_THAT(message_of([&] { engine().backward(once); }),
               HasSubstr("backward was called before on this loss"));
-  EXPECT_THAT(error_of([&] { engine().step(); }), HasSubstr("step() without a backward()"))
+  EXPECT_THAT(message_of([&] { engine().step(); }), HasSubstr("step() without a backward()"))
       << "the step's gradients are dropped";
   expect_goes_on();
 }
@@ -85,32 +85,32 @@ TEST(OwnLoop, AParameterThatWasFrozenDuringAForwardHasNoGradient) {
 TEST_F(OwnLoopErrors, ACallOfAUnitHasOneBackward) {
   const Tensor out = engine().forward(trained_->units[0], batch(0).inputs).to(torch::kFloat32);
   engine().backward(out.sum());
-  EXPECT_THAT(error_of([&] { engine().backward((out * 1).sum()); }),
+  EXPECT_THAT(message_of([&] { engine().backward((out * 1).sum()); }),
               HasSubstr("backward was called before on this call of unit embed"));
   expect_goes_on();
 }
 
 TEST_F(OwnLoopErrors, ALossMustDependOnAUnit) {
-  EXPECT_THAT(error_of([&] { engine().backward(torch::ones({})); }),
+  EXPECT_THAT(message_of([&] { engine().backward(torch::ones({})); }),
               HasSubstr("depends on no unit that trains"));
   const Tensor other = torch::ones({}).requires_grad_(true);
-  EXPECT_THAT(error_of([&] { engine().backward(other * 2); }),
+  EXPECT_THAT(message_of([&] { engine().backward(other * 2); }),
               HasSubstr("depends on no unit that trains"));
-  EXPECT_THAT(error_of([&] { engine().backward(torch::ones({2})); }),
+  EXPECT_THAT(message_of([&] { engine().backward(torch::ones({2})); }),
               HasSubstr("a loss of one element"));
   expect_goes_on();
 }
 
 TEST_F(OwnLoopErrors, BackwardIsTheEngines) {
   const Tensor one = loss();
-  EXPECT_THAT(error_of([&] { one.backward(); }), HasSubstr("call Engine::backward(loss)"));
+  EXPECT_THAT(message_of([&] { one.backward(); }), HasSubstr("call Engine::backward(loss)"));
   expect_goes_on();
 }
 
 TEST_F(OwnLoopErrors, ALossFromBeforeTheUpdateIsRefused) {
   const Tensor stale = loss();
   trained_->train(1);
-  EXPECT_THAT(error_of([&] { engine().backward(stale); }),
+  EXPECT_THAT(message_of([&] { engine().backward(stale); }),
               HasSubstr("have changed since it was called"));
   expect_goes_on();
 }
@@ -119,26 +119,27 @@ TEST_F(OwnLoopErrors, AUnitOfAnEngineThatIsGoneIsRefused) {
   const Unit embed = trained_->units[0];
   const Tensor left = loss();  // a tensor of the engine's memory, with its graph
   trained_.reset();
-  EXPECT_THAT(error_of([&] { embed(batch(0).inputs); }), HasSubstr("engine that is gone"));
-  EXPECT_THAT(error_of([&] { left.backward(); }), HasSubstr("engine that is gone"));
+  EXPECT_THAT(message_of([&] { embed(batch(0).inputs); }), HasSubstr("engine that is gone"));
+  EXPECT_THAT(message_of([&] { left.backward(); }), HasSubstr("engine that is gone"));
   EXPECT_GT(left.item<double>(), 0);
 }
 
 TEST_F(OwnLoopErrors, ReplacedAndConvertedParametersAreRefused) {
   auto& block = trained_->model.blocks[0];
   block->up->to(torch::kFloat64);
-  EXPECT_THAT(error_of([&] { loss(); }), AllOf(HasSubstr("h.0.up."), HasSubstr("to()")));
+  EXPECT_THAT(message_of([&] { loss(); }), AllOf(HasSubstr("h.0.up."), HasSubstr("to()")));
   block->up->to(torch::kBFloat16);
   expect_goes_on();
   block->up->weight.set_data(torch::ones({4 * kWidth, kWidth}, torch::kBFloat16));
-  EXPECT_THAT(error_of([&] { loss(); }), HasSubstr("h.0.up.weight was given other bytes"));
+  EXPECT_THAT(message_of([&] { loss(); }), HasSubstr("h.0.up.weight was given other bytes"));
   block->up->weight.set_data(torch::empty({0}, torch::kBFloat16));
   block->down->bias.set_requires_grad(false);
-  EXPECT_THAT(error_of([&] { trained_->train(0); }), HasSubstr("h.0.down.bias was to be trained"));
+  EXPECT_THAT(message_of([&] { trained_->train(0); }),
+              HasSubstr("h.0.down.bias was to be trained"));
   block->down->bias.set_requires_grad(true);
   expect_goes_on();
   block->up->register_parameter("more", torch::ones({2}));
-  EXPECT_THAT(error_of([&] { loss(); }), HasSubstr("unit h.0 has other parameters"));
+  EXPECT_THAT(message_of([&] { loss(); }), HasSubstr("unit h.0 has other parameters"));
 }
 
 TEST_F(OwnLoopErrors, UnitsDoNotCallEachOther) {
@@ -149,7 +150,7 @@ TEST_F(OwnLoopErrors, UnitsDoNotCallEachOther) {
                                      [&](const Tensors& x) { return engine.forward(inner, x); });
   engine.initialize();
   const Tensor x = torch::ones({2, 4}, torch::kBFloat16);
-  EXPECT_THAT(error_of([&] { engine.forward(outer, x); }), HasSubstr("calls neither another unit"));
+  EXPECT_THAT(message_of([&] { engine.forward(outer, x); }), HasSubstr("neither another unit"));
   EXPECT_NO_THROW(engine.forward(inner, x));
 }
 
@@ -163,11 +164,11 @@ TEST_F(OwnLoopErrors, InputsThatChangeInPlaceAreRefused) {
                       [](const Tensors& x) { return Tensors{x[0].detach().add_(1)}; });
   engine.initialize();
   Tensor x = torch::ones({2, 4}, torch::kBFloat16);
-  EXPECT_THAT(error_of([&] { engine.forward(changes, x); }),
+  EXPECT_THAT(message_of([&] { engine.forward(changes, x); }),
               HasSubstr("unit changes changes an input in place"));
   const Tensor y = engine.forward(plain, x);
   x.add_(1);
-  EXPECT_THAT(error_of([&] { engine.backward(y.sum()); }),
+  EXPECT_THAT(message_of([&] { engine.backward(y.sum()); }),
               HasSubstr("an input of unit plain was changed in place"));
 }
 
@@ -177,37 +178,36 @@ TEST_F(OwnLoopErrors, AModuleStaysInItsModeUntilItsBackward) {
   trained.engine.initialize();
   const Tensor loss = trained.loss(batch(0));
   trained.model.blocks[2]->eval();
-  EXPECT_THAT(error_of([&] { trained.engine.backward(loss); }),
+  EXPECT_THAT(message_of([&] { trained.engine.backward(loss); }),
               HasSubstr("unit h.2 was set to train() or eval()"));
 }
 
 TEST_F(OwnLoopErrors, WhatIsAskedBeforeInitializeOrWronglySaysSo) {
-  EXPECT_THAT(error_of([&] { engine().add_unit("late", torch::nn::Linear(2, 2)); }),
+  EXPECT_THAT(message_of([&] { engine().add_unit("late", torch::nn::Linear(2, 2)); }),
               HasSubstr("unit late is added after initialize()"));
-  EXPECT_THAT(error_of([&] { engine().initialize(); }), HasSubstr("initialize() is called twice"));
-  EXPECT_THAT(error_of([&] { engine().parameter("h.9.w"); }), HasSubstr("no unit has a parameter"));
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(message_of([&] { engine().initialize(); }), HasSubstr("is called twice"));
+  EXPECT_THAT(message_of([&] { engine().parameter("h.9.w"); }),
+              HasSubstr("no unit has a parameter"));
+  EXPECT_THAT(message_of([&] {
                 engine().forward(trained_->units[1], Tensors{torch::ones({1}), torch::ones({1})});
               }),
               HasSubstr("unit h.0 was given 2 inputs"));
   trained_.reset();
   Engine engine(config_of({}));
   const Unit unit = engine.add_unit("u", torch::nn::Linear(4, 4));
-  EXPECT_THAT(error_of([&] {
-                engine.forward(unit, torch::ones({1, 4}));
-              }),
-              HasSubstr("call initialize() first"));
-  EXPECT_THAT(error_of([&] { engine.add_unit("u", torch::nn::Linear(4, 4)); }),
+  const Tensor x = torch::ones({1, 4});
+  EXPECT_THAT(message_of([&] { engine.forward(unit, x); }), HasSubstr("call initialize() first"));
+  EXPECT_THAT(message_of([&] { engine.add_unit("u", torch::nn::Linear(4, 4)); }),
               HasSubstr("two units u"));
   torch::nn::Sequential pair(torch::nn::Linear(4, 4));
   engine.add_unit("v", pair);
   engine.add_unit("v.0", torch::nn::Linear(4, 4));
-  EXPECT_THAT(error_of([&] { engine.initialize(); }),
+  EXPECT_THAT(message_of([&] { engine.initialize(); }),
               HasSubstr("two parameters are named v.0.weight, one of them in unit v.0"));
-  EXPECT_THAT(error_of([&] { Engine(config_of({})).initialize(); }),
+  EXPECT_THAT(message_of([&] { Engine(config_of({})).initialize(); }),
               HasSubstr("no unit has a parameter"));
   EXPECT_THAT(
-      error_of([&] { Engine(config_of({.sluice_keys = "\"activations\": \"offload\", "})); }),
+      message_of([&] { Engine(config_of({.sluice_keys = "\"activations\": \"offload\", "})); }),
       HasSubstr("is for the built-in model"));
 }
 
@@ -278,15 +278,15 @@ TEST_F(OwnLoopErrors, ANonFiniteUpdateEndsTrainingUntilACheckpointReplacesIt) {
       AllOf(HasSubstr("step 1: the update of linear.weight (element 0 of 16)"),
             HasSubstr("\"eps\": 0"), HasSubstr("The states were updated in place"));
   step_of(torch::zeros({2, 4}, torch::kBFloat16));
-  EXPECT_THAT(error_of([&] { engine.finish(); }), failure);
-  EXPECT_THAT(error_of([&] { engine.finish(); }), failure) << "no later call saves it";
-  EXPECT_THAT(error_of([&] { engine.save_checkpoint(checkpoints.path()); }), failure);
+  EXPECT_THAT(message_of([&] { engine.finish(); }), failure);
+  EXPECT_THAT(message_of([&] { engine.finish(); }), failure) << "no later call saves it";
+  EXPECT_THAT(message_of([&] { engine.save_checkpoint(checkpoints.path()); }), failure);
   const Tensor x = torch::ones({2, 4}, torch::kBFloat16);
   for (int time = 0; time < 2; ++time) {
-    EXPECT_THAT(error_of([&] { engine.forward(unit, x); }), failure) << time;
-    EXPECT_THAT(error_of([&] { engine.forward(other, x); }), failure) << time;
-    EXPECT_THAT(error_of([&] { engine.parameter("linear.weight"); }), failure) << time;
-    EXPECT_THAT(error_of([&] { engine.parameter("other.weight"); }), failure) << time;
+    EXPECT_THAT(message_of([&] { engine.forward(unit, x); }), failure) << time;
+    EXPECT_THAT(message_of([&] { engine.forward(other, x); }), failure) << time;
+    EXPECT_THAT(message_of([&] { engine.parameter("linear.weight"); }), failure) << time;
+    EXPECT_THAT(message_of([&] { engine.parameter("other.weight"); }), failure) << time;
   }
   EXPECT_EQ(engine.load_checkpoint(checkpoints.path()), 0);
   EXPECT_TRUE(bytes_of(engine.parameter("linear.weight")) == before);
@@ -308,7 +308,7 @@ TEST_F(OwnLoopErrors, AGradientWhoseSquaresAreBeyondFp32IsNamed) {
   engine.backward(engine.forward(unit, torch::ones({2, 4}, torch::kBFloat16)).sum() * 1e20);
   engine.step();
   EXPECT_THAT(
-      error_of([&] { engine.finish(); }),
+      message_of([&] { engine.finish(); }),
       AllOf(HasSubstr("The likely cause is the gradient, whose norm in this step is 8.9"),
             HasSubstr("Set gradient_clipping. "), testing::Not(HasSubstr("learning rate"))));
 }
@@ -331,7 +331,7 @@ TEST_F(OwnLoopErrors, AnErrorInABackwardDropsTheStepsGradients) {
   trained.engine.backward(trained.loss(batch(0)));
   trained.engine.step();
   const Tensor x = trained.engine.forward(trained.units[0], batch(5).inputs);
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(message_of([&] {
                 trained.engine.backward(trained.engine.forward(risky, x).to(torch::kFloat32).sum());
               }),
               HasSubstr("out of luck"));
@@ -342,8 +342,8 @@ TEST_F(OwnLoopErrors, ADeviceBudgetThatIsTooSmallSaysByHowMuch) {
   trained_.reset();
   Trained refused(config_of({.device_bytes = "1MiB"}), Model());
   EXPECT_ANY_THROW(refused.engine.initialize());
-  EXPECT_THAT(error_of([&] { refused.engine.initialize(); }), HasSubstr("has failed before"));
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(message_of([&] { refused.engine.initialize(); }), HasSubstr("has failed before"));
+  EXPECT_THAT(message_of([&] {
                 Trained trained(config_of({.device_bytes = "1MiB"}), Model());
                 trained.engine.initialize();
               }),
@@ -351,7 +351,7 @@ TEST_F(OwnLoopErrors, ADeviceBudgetThatIsTooSmallSaysByHowMuch) {
   Trained trained(config_of({.device_bytes = "2MiB"}), Model());
   trained.engine.initialize();
   EXPECT_THAT(trained.engine.plan_table(), HasSubstr("activations are not planned"));
-  EXPECT_THAT(error_of([&] { torch::ones({1 << 20}); }),
+  EXPECT_THAT(message_of([&] { torch::ones({1 << 20}); }),
               AllOf(HasSubstr("device"), HasSubstr("available")));
   EXPECT_NO_THROW(trained.train(0));
 }

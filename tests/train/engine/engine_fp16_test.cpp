@@ -163,7 +163,7 @@ TEST(OwnLoopFp16, AtItsMinimumAScaleThrowsAndTheWeightsAreUntouched) {
   trained.engine.initialize();
   const std::string before = bytes_of(trained.engine.parameter("h.0.up.weight"));
   trained.train(0);
-  const std::string error = error_of([&] { trained.train(1); });
+  const std::string error = message_of([&] { trained.train(1); });
   EXPECT_NE(error.find("the loss scale is at its minimum, 16777216"), std::string::npos) << error;
   EXPECT_NE(error.find("min_loss_scale"), std::string::npos) << error;
   EXPECT_EQ(bytes_of(trained.engine.parameter("h.0.up.weight")), before);

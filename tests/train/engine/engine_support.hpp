@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "message_of.hpp"
 #include "sluice/config/train_config.hpp"
 #include "sluice/train/engine.hpp"
 #include "temp_dir.hpp"
@@ -210,16 +211,6 @@ inline void expect_same(const Course& a, const Course& b) {
   EXPECT_TRUE(same_bits(a.norms, b.norms))
       << testing::PrintToString(a.norms) << " and " << testing::PrintToString(b.norms);
   EXPECT_TRUE(a.weights == b.weights) << "the weights differ";
-}
-
-template <typename Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 }  // namespace sluice::test

@@ -171,7 +171,7 @@ TEST(OwnLoop, AnEngineOfFrozenUnitsEvaluates) {
   engine.initialize();
   for (int i = 0; i < 3; ++i) expect_near(engine.forward(a, ones()), 3 * ones());
   const Tensor x = ones().requires_grad_(true);
-  EXPECT_THAT(error_of([&] { engine.step(); }), HasSubstr("step() without a backward()"));
+  EXPECT_THAT(message_of([&] { engine.step(); }), HasSubstr("step() without a backward()"));
   engine.backward(engine.forward(a, x).sum());
   expect_near(x.grad(), 3 * ones() / 2);  // two micro-batches make a step
 }

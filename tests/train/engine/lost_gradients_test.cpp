@@ -65,7 +65,7 @@ TEST(LostGradients, ACallBetweenMicroBatchesLosesAllOfThem) {
   EXPECT_THROW(trained.engine.parameter("h.0.up.weight"), IoError);
   disk.reset();
   EXPECT_TRUE(log.contains("those of this step so far are dropped"));
-  EXPECT_THAT(error_of([&] { trained.engine.step(); }), HasSubstr("step() without a backward()"));
+  EXPECT_THAT(message_of([&] { trained.engine.step(); }), HasSubstr("step() without a backward()"));
   expect_same(course_of(trained, 2, 2), expected);
 }
 

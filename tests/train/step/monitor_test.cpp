@@ -18,6 +18,7 @@
 #include "file_limit.hpp"
 #include "file_text.hpp"
 #include "in_child.hpp"
+#include "message_of.hpp"
 #include "record/step_lines.hpp"
 #include "sluice/base/error.hpp"
 #include "temp_dir.hpp"
@@ -251,14 +252,9 @@ TEST(Monitors, RefuseAFileThatAnotherRunWrites) {
   const config::MonitorsConfig config = both_in(directory.file(""));
   Monitors first(config, 0, 8);
   first.append(record_of(1));
-  try {
-    const Monitors second(config, 1, 8);
-    FAIL() << "two runs wrote one file";
-  } catch (const std::exception& error) {
-    EXPECT_THAT(error.what(),
-                ::testing::HasSubstr("is being written by another run: give each its own "
-                                     "csv_monitor.job_name"));
-  }
+  EXPECT_THAT(sluice::test::message_of([&] { const Monitors second(config, 1, 8); }),
+              HasSubstr("is being written by another run: give each its own "
+                        "csv_monitor.job_name"));
 }
 
 TEST(StepLines, WaitWhileTheyCannotBeWritten) {
@@ -272,12 +268,7 @@ TEST(StepLines, WaitWhileTheyCannotBeWritten) {
     for (const std::int64_t step : {2, 3}) lines->append(record_of(step));
     EXPECT_EQ(test::file_text(steps).size(), before.size() + 3)
         << "a torn line, which --resume cuts off";
-    try {
-      lines->finish();
-      FAIL() << "lines are missing";
-    } catch (const IoError& error) {
-      EXPECT_THAT(error.what(), HasSubstr(steps));
-    }
+    EXPECT_THAT(sluice::test::message_of<IoError>([&] { lines->finish(); }), HasSubstr(steps));
   }
   lines->append(record_of(4));
   lines->finish();

@@ -8,22 +8,16 @@
 #include <optional>
 #include <string>
 
+#include "message_of.hpp"
 #include "sluice/base/error.hpp"
 
 namespace sluice::train {
 namespace {
 
+using test::message_of;
+
 std::exception_ptr error(const std::string& text) {
   return std::make_exception_ptr(Error(text));
-}
-
-std::string message_of(const std::exception_ptr& error) {
-  if (!error) return "";
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& thrown) {
-    return thrown.what();
-  }
 }
 
 // One unit with two tiles.

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "message_of.hpp"
 #include "sluice/base/text.hpp"
 #include "sluice/config/lr_schedule.hpp"
 #include "sluice/plan/make_plan.hpp"
@@ -204,12 +205,8 @@ TEST_P(UpdatePieces, TellTheErrorOfTheFirstFillThatFails) {
     };
   };
   Ticket failing = updates.updater().begin_initialise(kBlock, fill(kPiece));
-  try {
-    failing.finish();
-    FAIL() << "did not throw";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.what(), "at " + std::to_string(kPiece));
-  }
+  EXPECT_EQ(sluice::test::message_of<Error>([&] { failing.finish(); }),
+            "at " + std::to_string(kPiece));
   for (auto& each : filled) each = 0;
   updates.updater().begin_initialise(kBlock, fill(count)).finish();
   for (const auto& each : filled) ASSERT_EQ(each, 1);
