@@ -145,12 +145,11 @@ std::vector<train::GroupValues> values_of(
 
 py::dict values_of(const config::OptimizerConfig& values) {
   using py::literals::operator""_a;
-  const auto reads = [&](std::string_view param) { return config::reads(values.type, param); };
   py::dict all("lr"_a = values.lr, "weight_decay"_a = values.weight_decay);
-  if (reads("betas")) all["betas"] = py::make_tuple(values.beta1, values.beta2);
-  if (reads("eps")) all["eps"] = values.eps;
-  if (reads("momentum")) all["momentum"] = values.momentum;
-  if (reads("dampening")) all["dampening"] = values.dampening;
+  if (values.reads("betas")) all["betas"] = py::make_tuple(values.beta1, values.beta2);
+  if (values.reads("eps")) all["eps"] = values.eps;
+  if (values.reads("momentum")) all["momentum"] = values.momentum;
+  if (values.reads("dampening")) all["dampening"] = values.dampening;
   return all;
 }
 

@@ -13,6 +13,7 @@
 
 #include "message_of.hpp"
 #include "ranks/rank_numbers.hpp"
+#include "ranks/same_config.hpp"
 #include "ranks/same_inputs.hpp"
 #include "ranks/shared_facts.hpp"
 #include "sluice/base/bytes.hpp"
@@ -99,6 +100,21 @@ TEST(SameInputs, NamesTheRankAndTheInputThatDiffer) {
   EXPECT_EQ(thrown[0], line);
   EXPECT_EQ(thrown[1], "failure of another: " + line);
   EXPECT_EQ(thrown[2], "failure of another: " + line);
+}
+
+TEST(SameConfig, NamesEveryConstantThatDiffers) {
+  using Optimizer = config::OptimizerConfig;
+  const Optimizer usual;
+  Optimizer::visit(usual, [](const std::string& name, const auto&...) {
+    const auto thrown = as_ranks(2, [&](RankGroup& ranks) {
+      config::TrainConfig config;
+      Optimizer::visit(config.optimizer, [&](const std::string& other, auto&... values) {
+        if (other == name && ranks.rank() == 1) ((values = values == 0), ...);
+      });
+      require_same_config(ranks.control(), config);
+    });
+    EXPECT_THAT(thrown, Each(HasSubstr("train different things: optimizer.params." + name)));
+  });
 }
 
 TEST(SharedFacts, RanksOfAHostDivideWhatItHas) {

@@ -1,6 +1,7 @@
 #include "config/resolved_config.hpp"
 
 #include <algorithm>
+#include <concepts>
 #include <cstdint>
 #include <optional>
 #include <type_traits>
@@ -41,11 +42,17 @@ Json::Value shown(double value) {
 Json::Value shown(bool value) {
   return value;
 }
-Json::Value shown(std::int64_t value) {
+Json::Value shown(std::integral auto value) {
   return number(value);
 }
 Json::Value shown(config::WarmupType value) {
   return name_of(value);
+}
+Json::Value shown(double first, double second) {
+  Json::Value pair(Json::arrayValue);
+  pair.append(first);
+  pair.append(second);
+  return pair;
 }
 Json::Value shown(const std::vector<std::int64_t>& values) {
   Json::Value list(Json::arrayValue);
@@ -73,32 +80,12 @@ void add_scheduler(const config::TrainConfig& config, Values& values) {
   std::visit(add, config.scheduler);
 }
 
-Json::Value pair_of(double first, double second) {
-  Json::Value pair(Json::arrayValue);
-  pair.append(first);
-  pair.append(second);
-  return pair;
-}
-
 void add_optimizer(const config::TrainConfig& config, Values& values) {
   const config::OptimizerConfig& optimizer = config.optimizer;
-  const auto add = [&](std::string_view name, Json::Value value) {
-    if (config::reads(optimizer.type, name))
-      values.emplace_back("optimizer.params." + std::string(name), std::move(value));
-  };
   values.emplace_back("optimizer.type", std::string(config::name_of(optimizer.type)));
-  add("lr", optimizer.lr);
-  add("betas", pair_of(optimizer.beta1, optimizer.beta2));
-  add("eps", optimizer.eps);
-  add("weight_decay", optimizer.weight_decay);
-  add("bias_correction", optimizer.bias_correction);
-  add("amsgrad", optimizer.amsgrad);
-  add("lr_decay", optimizer.lr_decay);
-  add("initial_accumulator_value", optimizer.initial_accumulator_value);
-  add("momentum", optimizer.momentum);
-  add("dampening", optimizer.dampening);
-  add("nesterov", optimizer.nesterov);
-  add("maximize", optimizer.maximize);
+  config::OptimizerConfig::visit(optimizer, [&](const std::string& name, auto... value) {
+    if (optimizer.reads(name)) values.emplace_back("optimizer.params." + name, shown(value...));
+  });
 }
 
 // The list as a file has it.
@@ -109,7 +96,7 @@ Json::Value groups_of(const std::vector<config::GroupConfig>& groups) {
     for (const std::string& pattern : group.match) entry["match"].append(pattern);
     if (group.lr) entry["lr"] = *group.lr;
     if (group.weight_decay) entry["weight_decay"] = *group.weight_decay;
-    if (group.beta1 && group.beta2) entry["betas"] = pair_of(*group.beta1, *group.beta2);
+    if (group.beta1 && group.beta2) entry["betas"] = shown(*group.beta1, *group.beta2);
     if (group.eps) entry["eps"] = *group.eps;
     if (group.momentum) entry["momentum"] = *group.momentum;
     list.append(entry);
@@ -165,11 +152,9 @@ void add_precision(const config::TrainConfig& config, Values& values) {
   if (!fp16.enabled) return;
   values.emplace_back("fp16.loss_scale", fp16.loss_scale);
   if (!fp16.is_dynamic()) return;
-  values.emplace_back("fp16.initial_scale_power", fp16.initial_scale_power);
-  values.emplace_back("fp16.loss_scale_window", number(fp16.loss_scale_window));
-  values.emplace_back("fp16.hysteresis", fp16.hysteresis);
-  values.emplace_back("fp16.consecutive_hysteresis", fp16.consecutive_hysteresis);
-  values.emplace_back("fp16.min_loss_scale", fp16.min_loss_scale);
+  config::Fp16Config::visit_dynamic(fp16, [&](const std::string& name, auto value) {
+    values.emplace_back("fp16." + name, shown(value));
+  });
 }
 
 void add_monitors(const config::TrainConfig& config, Values& values) {

@@ -53,7 +53,7 @@ std::string_view name_of(OptimizerType type) {
   return kind_of(type).name;
 }
 
-bool reads(OptimizerType type, std::string_view param) {
+bool OptimizerConfig::reads(std::string_view param) const {
   return has_param(kind_of(type), param);
 }
 

@@ -39,19 +39,18 @@ bool contains(const Names& names, std::string_view name) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
-void read_betas(Checker& checker, OptimizerConfig& optimizer) {
-  const Json::Value* betas = checker.find("optimizer.params.betas");
+void read_betas(Checker& checker, const std::string& key, double& beta1, double& beta2) {
+  const Json::Value* betas = checker.find(key);
   if (betas == nullptr) return;
   const auto valid = [](const Json::Value& beta) {
     return beta.isNumeric() && beta.asDouble() >= 0 && beta.asDouble() < 1;
   };
   if (betas->size() != 2 || !valid((*betas)[0U]) || !valid((*betas)[1U])) {
-    checker.add_problem("optimizer.params.betas",
-                        "expected two numbers in [0, 1), found " + checker.shown(*betas));
+    checker.add_problem(key, "expected two numbers in [0, 1), found " + checker.shown(*betas));
     return;
   }
-  optimizer.beta1 = (*betas)[0U].asDouble();
-  optimizer.beta2 = (*betas)[1U].asDouble();
+  beta1 = (*betas)[0U].asDouble();
+  beta2 = (*betas)[1U].asDouble();
 }
 
 const Approximated* find_approximated(const std::string& type) {
@@ -78,11 +77,10 @@ void approximate(Checker& checker, const std::string& type, const Approximated& 
 }
 
 // torch's AdamW has a default of its own.
-void read_weight_decay(Checker& checker, OptimizerConfig& optimizer) {
+void set_default_decay(Checker& checker, OptimizerConfig& optimizer) {
   constexpr const char* kPath = "optimizer.params.weight_decay";
   bool torch_adam = false;
   checker.read("optimizer.params.torch_adam", torch_adam);
-  checker.read(kPath, optimizer.weight_decay);
   if (!torch_adam || checker.given(kPath) || optimizer.type != OptimizerType::adamw) return;
   optimizer.weight_decay = 0.01;
   checker.add_note(kPath, "0.01, the default of torch's AdamW, which torch_adam asks for");
@@ -166,18 +164,14 @@ void read_values(Checker& checker, OptimizerConfig& optimizer) {
   const std::string params = "optimizer.params.";
   optimizer.lr = kind_of(optimizer.type).lr;
   optimizer.eps = kind_of(optimizer.type).eps;
-  checker.read(params + "lr", optimizer.lr);
-  read_betas(checker, optimizer);
-  checker.read(params + "eps", optimizer.eps);
-  read_weight_decay(checker, optimizer);
-  checker.read(params + "bias_correction", optimizer.bias_correction);
-  checker.read(params + "amsgrad", optimizer.amsgrad);
-  checker.read(params + "lr_decay", optimizer.lr_decay);
-  checker.read(params + "initial_accumulator_value", optimizer.initial_accumulator_value);
-  checker.read(params + "momentum", optimizer.momentum);
-  checker.read(params + "dampening", optimizer.dampening);
-  checker.read(params + "nesterov", optimizer.nesterov);
-  checker.read(params + "maximize", optimizer.maximize);
+  OptimizerConfig::visit(optimizer, [&](const std::string& name, auto&... value) {
+    if constexpr (sizeof...(value) == 2) {
+      read_betas(checker, params + name, value...);
+    } else {
+      checker.read(params + name, value...);
+    }
+  });
+  set_default_decay(checker, optimizer);
   if (optimizer.nesterov && (optimizer.momentum == 0 || optimizer.dampening != 0) &&
       !checker.wrong(params + "momentum") && !checker.wrong(params + "dampening")) {
     checker.add_problem(params + "nesterov", "needs a momentum above 0 and a dampening of 0");

@@ -27,13 +27,10 @@ void check_scales(Checker& checker, const Fp16Config& fp16) {
                                                  ": raise initial_scale_power, or lower this");
 }
 
-void note_keys_of_dynamic_scale(Checker& checker) {
-  for (const char* key : {"initial_scale_power", "loss_scale_window", "hysteresis",
-                          "consecutive_hysteresis", "min_loss_scale"}) {
-    const std::string path = std::string("fp16.") + key;
-    if (checker.find(path) != nullptr)
-      checker.add_note(path, "no effect unless loss_scale is 0, which is dynamic");
-  }
+void note_keys_of_dynamic_scale(Checker& checker, const Fp16Config& fp16) {
+  Fp16Config::visit_dynamic(fp16, [&](const std::string& name, const auto&) {
+    checker.note_without_effect("fp16." + name, "loss_scale is 0, which is dynamic");
+  });
 }
 
 bool names_fp32(const std::string& name) {
@@ -94,16 +91,13 @@ void read_precision(Checker& checker, TrainConfig& config) {
   fp16.is_unpartitioned = config.zero.stage == 0;
   checker.read("fp16.loss_scale", fp16.loss_scale);
   if (fp16.is_dynamic()) {  // otherwise their ranges are not checked
-    checker.read("fp16.initial_scale_power", fp16.initial_scale_power);
-    checker.read("fp16.loss_scale_window", fp16.loss_scale_window);
-    checker.read("fp16.hysteresis", fp16.hysteresis);
-    checker.read("fp16.consecutive_hysteresis", fp16.consecutive_hysteresis);
-    checker.read("fp16.min_loss_scale", fp16.min_loss_scale);
+    Fp16Config::visit_dynamic(
+        fp16, [&](const std::string& name, auto& value) { checker.read("fp16." + name, value); });
   }
   if (checker.wrong("fp16.loss_scale")) return;
   check_scales(checker, fp16);
   if (!fp16.is_dynamic()) {
-    note_keys_of_dynamic_scale(checker);
+    note_keys_of_dynamic_scale(checker, fp16);
   } else if (fp16.is_unpartitioned) {
     for (const char* path : {"fp16.hysteresis", "fp16.consecutive_hysteresis"}) {
       if (checker.has_other_value(path))

@@ -12,15 +12,14 @@ namespace {
 
 // The values of optimizer.params that groups may differ in, as this optimizer has them.
 std::vector<std::pair<std::string, double>> values_of(const config::OptimizerConfig& optimizer) {
-  const auto reads = [&](std::string_view param) { return config::reads(optimizer.type, param); };
   std::vector<std::pair<std::string, double>> values = {{"lr", optimizer.lr},
                                                         {"weight_decay", optimizer.weight_decay}};
-  if (reads("betas")) {
+  if (optimizer.reads("betas")) {
     values.emplace_back("beta1", optimizer.beta1);
     values.emplace_back("beta2", optimizer.beta2);
   }
-  if (reads("eps")) values.emplace_back("eps", optimizer.eps);
-  if (reads("momentum")) values.emplace_back("momentum", optimizer.momentum);
+  if (optimizer.reads("eps")) values.emplace_back("eps", optimizer.eps);
+  if (optimizer.reads("momentum")) values.emplace_back("momentum", optimizer.momentum);
   return values;
 }
 

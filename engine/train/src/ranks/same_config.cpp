@@ -51,6 +51,10 @@ class Values {
   void add(std::string_view key, const auto& value) {
     lines_ += std::string(key) + "\n" + text_of(value) + "\n";
   }
+  void add(const std::string& key, double first, double second) {
+    add(key + ".0", first);
+    add(key + ".1", second);
+  }
   const std::string& lines() const { return lines_; }
 
  private:
@@ -60,19 +64,9 @@ class Values {
 void add_optimizer(Values& values, const config::TrainConfig& config) {
   const config::OptimizerConfig& optimizer = config.optimizer;
   values.add("optimizer.type", optimizer.type);
-  values.add("optimizer.params.lr", optimizer.lr);
-  values.add("optimizer.params.betas.0", optimizer.beta1);
-  values.add("optimizer.params.betas.1", optimizer.beta2);
-  values.add("optimizer.params.eps", optimizer.eps);
-  values.add("optimizer.params.weight_decay", optimizer.weight_decay);
-  values.add("optimizer.params.bias_correction", optimizer.bias_correction);
-  values.add("optimizer.params.amsgrad", optimizer.amsgrad);
-  values.add("optimizer.params.lr_decay", optimizer.lr_decay);
-  values.add("optimizer.params.initial_accumulator_value", optimizer.initial_accumulator_value);
-  values.add("optimizer.params.momentum", optimizer.momentum);
-  values.add("optimizer.params.dampening", optimizer.dampening);
-  values.add("optimizer.params.nesterov", optimizer.nesterov);
-  values.add("optimizer.params.maximize", optimizer.maximize);
+  config::OptimizerConfig::visit(optimizer, [&](const std::string& name, auto... value) {
+    values.add("optimizer.params." + name, value...);
+  });
   values.add("sluice.no_decay", config.groups.no_decay_of_biases_and_norms);
   values.add("sluice.master", config.sluice.master);
   values.add("sluice.moments", config.sluice.moments);
@@ -83,11 +77,8 @@ void add_data_types(Values& values, const config::TrainConfig& config) {
   values.add("bf16.enabled", config.bf16);
   values.add("fp16.enabled", fp16.enabled);
   values.add("fp16.loss_scale", fp16.loss_scale);
-  values.add("fp16.initial_scale_power", fp16.initial_scale_power);
-  values.add("fp16.loss_scale_window", fp16.loss_scale_window);
-  values.add("fp16.hysteresis", fp16.hysteresis);
-  values.add("fp16.consecutive_hysteresis", fp16.consecutive_hysteresis);
-  values.add("fp16.min_loss_scale", fp16.min_loss_scale);
+  config::Fp16Config::visit_dynamic(
+      fp16, [&](const std::string& name, auto value) { values.add("fp16." + name, value); });
   values.add("data_types.grad_accum_dtype", config.gradient_dtype());
 }
 

@@ -23,12 +23,11 @@ std::string shortest(double value) {
 
 // The optimizer's values, without its rate.
 std::string optimizer_text(const config::OptimizerConfig& optimizer) {
-  const auto reads = [&](std::string_view param) { return config::reads(optimizer.type, param); };
   std::string text(config::name_of(optimizer.type));
-  if (reads("betas"))
+  if (optimizer.reads("betas"))
     text += ", betas " + shortest(optimizer.beta1) + " and " + shortest(optimizer.beta2);
-  if (reads("eps")) text += ", eps " + shortest(optimizer.eps);
-  if (reads("momentum")) {
+  if (optimizer.reads("eps")) text += ", eps " + shortest(optimizer.eps);
+  if (optimizer.reads("momentum")) {
     text += ", momentum " + shortest(optimizer.momentum) + ", dampening " +
             shortest(optimizer.dampening) + (optimizer.nesterov ? ", nesterov" : "");
   }

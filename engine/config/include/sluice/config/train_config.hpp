@@ -27,8 +27,6 @@ namespace sluice::config {
 enum class OptimizerType { adam, adamw, adagrad, lion, sgd };
 // The name in the file: "Adam", "AdamW", "Adagrad", "Lion", "SGD".
 std::string_view name_of(OptimizerType type);
-// Whether optimizer.params of this type may have `param`: "betas", "momentum" and so on.
-bool reads(OptimizerType type, std::string_view param);
 
 // Each type reads the values that it has (docs/config.md); the others stay at their defaults.
 struct OptimizerConfig {
@@ -47,6 +45,24 @@ struct OptimizerConfig {
   double dampening = 0;                  // SGD
   bool nesterov = false;                 // SGD
   bool maximize = false;                 // all but Lion
+
+  // Whether optimizer.params of this type may have `param`: "betas", "momentum" and so on.
+  bool reads(std::string_view param) const;
+  // Calls f(name, member) for each value of optimizer.params, and f("betas", beta1, beta2).
+  static void visit(auto& o, const auto& f) {
+    f("lr", o.lr);
+    f("betas", o.beta1, o.beta2);
+    f("eps", o.eps);
+    f("weight_decay", o.weight_decay);
+    f("bias_correction", o.bias_correction);
+    f("amsgrad", o.amsgrad);
+    f("lr_decay", o.lr_decay);
+    f("initial_accumulator_value", o.initial_accumulator_value);
+    f("momentum", o.momentum);
+    f("dampening", o.dampening);
+    f("nesterov", o.nesterov);
+    f("maximize", o.maximize);
+  }
 };
 
 // A parameter group: the parameters that it takes, and the values that differ from the optimizer's.
@@ -85,6 +101,14 @@ struct Fp16Config {
 
   bool is_dynamic() const { return loss_scale == 0; }
   double initial_scale() const;
+  // Calls f(name, member) for each key of a dynamic scale.
+  static void visit_dynamic(auto& c, const auto& f) {
+    f("initial_scale_power", c.initial_scale_power);
+    f("loss_scale_window", c.loss_scale_window);
+    f("hysteresis", c.hysteresis);
+    f("consecutive_hysteresis", c.consecutive_hysteresis);
+    f("min_loss_scale", c.min_loss_scale);
+  }
 };
 
 // Where parameters or optimizer states have their home.
