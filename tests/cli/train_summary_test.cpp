@@ -42,7 +42,7 @@ TEST(NextSteps, NameTheDirectoryThatHoldsTheStates) {
   train::RunReport report;
   report.committed_step = 5;
   plan::Plan plan;
-  plan.directories.states = "/mnt/my swap";
+  plan.directories.states = {"/mnt/my swap"};
   const std::string text = next_steps("bin/sluice", report, plan, "model.json");
   EXPECT_THAT(text, HasSubstr("bin/sluice export '/mnt/my swap' --out weights.safetensors"));
   EXPECT_THAT(
@@ -63,7 +63,7 @@ TEST(NextSteps, WorkForDirectoriesThatAreNoPlainArguments) {
   train::RunReport report;
   report.committed_step = 5;
   plan::Plan plan;
-  plan.directories.states = ".";
+  plan.directories.states = {"."};
   EXPECT_THAT(next_steps("sluice", report, plan, "m"),
               HasSubstr("sluice export . --out ../weights.safetensors\n"));
   plan.directories.states.clear();
@@ -76,7 +76,7 @@ TEST(NextSteps, WorkForDirectoriesThatAreNoPlainArguments) {
 TEST(NextSteps, SaySoWhenNothingIsKept) {
   train::RunReport report;
   plan::Plan plan;
-  plan.directories.states = "swap";
+  plan.directories.states = {"swap"};
   EXPECT_THAT(next_steps("bin/sluice", report, plan, "m"), HasSubstr("not kept"))
       << "nothing was committed";
   report.committed_step = 5;

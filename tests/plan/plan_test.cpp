@@ -57,7 +57,7 @@ TEST(Plan, PutsEveryClassOfBytesWhereTheConfigurationAsksForIt) {
     for (const Tier input : unit.inputs) EXPECT_EQ(input, Tier::device);
   }
   EXPECT_EQ(plan.model_size.state_bytes, 16 * plan.model_size.parameters);
-  EXPECT_EQ(plan.directories.states, "/drive");
+  EXPECT_EQ(plan.directories.states, std::vector<std::string>{"/drive"});
   EXPECT_TRUE(plan.directories.scratch.empty());
 }
 

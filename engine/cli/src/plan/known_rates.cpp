@@ -14,9 +14,9 @@ namespace sluice::cli {
 
 void KnownRates::measure(const plan::Plan& plan, Session& session) {
   if (!path_.empty()) plan::check_rates_path(path_);
-  for (const std::string& directory : {plan.directories.states, plan.directories.scratch}) {
-    if (!directory.empty() && !std::filesystem::is_directory(directory))
-      throw IoError(ENOENT, "swap directory", directory, 0, 0,
+  for (const auto* directories : {&plan.directories.states, &plan.directories.scratch}) {
+    if (!directories->empty() && !std::filesystem::is_directory(directories->front()))
+      throw IoError(ENOENT, "swap directory", directories->front(), 0, 0,
                     "--probe measures its drive: create it first");
   }
   nvme::check_drive_rates(plan.swap_directories(), plan.config.aio.block_size);

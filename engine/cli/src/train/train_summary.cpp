@@ -141,11 +141,11 @@ std::string run_summary(const train::RunReport& report) {
 std::string next_steps(const std::string& program, const train::RunReport& report,
                        const plan::Plan& plan, const std::string& model_path) {
   // The directory of all ranks.
-  const std::string& states = plan.directories.states;
+  const std::vector<std::string>& states = plan.directories.states;
   const std::string run = states.empty() ? plan.config.sluice.checkpoints.directory
-                          : offload::rank_folder_of(states)
-                              ? std::filesystem::path(states).parent_path().string()
-                              : states;
+                          : offload::rank_folder_of(states.front())
+                              ? std::filesystem::path(states.front()).parent_path().string()
+                              : states.front();
   if (run.empty() || report.committed_step == 0) {
     return "the weights are not kept: no step was committed to a directory\n";
   }

@@ -25,16 +25,10 @@ std::string why_buffered_in(const std::string& directory) {
 
 // The directories of states and scratch, each once.
 std::vector<std::string> directories_of(const Plan& plan) {
-  const DriveDirectories& used = plan.directories;
-  std::vector<std::string> all;
-  const auto add = [&](const std::string& directory) {
-    if (!directory.empty() && std::find(all.begin(), all.end(), directory) == all.end())
-      all.push_back(directory);
-  };
-  add(used.states);
-  for (const std::string& directory : used.states_further) add(directory);
-  add(used.scratch);
-  for (const std::string& directory : used.scratch_further) add(directory);
+  std::vector<std::string> all = plan.directories.states;
+  for (const std::string& directory : plan.directories.scratch) {
+    if (std::find(all.begin(), all.end(), directory) == all.end()) all.push_back(directory);
+  }
   return all;
 }
 

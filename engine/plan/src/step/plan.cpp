@@ -35,17 +35,6 @@ std::uint64_t Plan::unit_input_bytes() const {
                      size_of(compute_dtype));
 }
 
-std::vector<std::string> Plan::swap_directories() const {
-  const bool states = !directories.states.empty();
-  const std::string& first = states ? directories.states : directories.scratch;
-  if (first.empty()) return {};
-  std::vector<std::string> all = {first};
-  const std::vector<std::string>& further =
-      states ? directories.states_further : directories.scratch_further;
-  all.insert(all.end(), further.begin(), further.end());
-  return all;
-}
-
 int Plan::further_threads() const {
   // Gathers, updates, and one that LibTorch's backward has of its own. The main thread is one of
   // the compute threads and one of the optimizer's.

@@ -43,7 +43,7 @@ std::string traffic_line(const Plan& plan) {
 
 // Empty where a step writes nothing, or the configuration gives no rated endurance.
 std::string endurance_line(const Plan& plan) {
-  const std::size_t drives = 1 + plan.directories.states_further.size();
+  const std::size_t drives = std::max<std::size_t>(1, plan.directories.states.size());
   const std::uint64_t rated =
       checked_mul(plan.config.sluice.io.drive_endurance_bytes, static_cast<std::uint64_t>(drives));
   const std::uint64_t written = average_written_per_step(plan);

@@ -103,10 +103,10 @@ void fill_disks(Plan& plan, const MachineFacts& machine) {
   const config::ZeroConfig& zero = plan.config.zero;
   add_checkpoints(plan, machine);
   if (plan.placement == Placement::resident || !uses_files(plan)) return;
-  const config::OffloadConfig& states_place = place_of(zero.offload_optimizer, zero.offload_param);
-  const config::OffloadConfig& scratch_place = place_of(zero.offload_param, zero.offload_optimizer);
-  const std::vector<std::string> states = states_place.directories();
-  std::vector<std::string> scratch = scratch_place.directories();
+  const std::vector<std::string> states =
+      place_of(zero.offload_optimizer, zero.offload_param).directories();
+  std::vector<std::string> scratch =
+      place_of(zero.offload_param, zero.offload_optimizer).directories();
   // Two names of one directory (a trailing slash, a symbolic link) become one, so that the run
   // locks the directory once.
   std::error_code unknown;
@@ -118,14 +118,8 @@ void fill_disks(Plan& plan, const MachineFacts& machine) {
     all_bytes += row.bytes.nvme;
     if (row.component == "optimizer states") states_bytes = row.bytes.nvme;
   }
-  if (states_bytes > 0) {
-    plan.directories.states = states.front();
-    plan.directories.states_further = states_place.further_nvme_paths;
-  }
-  if (all_bytes > states_bytes) {
-    plan.directories.scratch = scratch.front();
-    plan.directories.scratch_further = scratch_place.further_nvme_paths;
-  }
+  if (states_bytes > 0) plan.directories.states = states;
+  if (all_bytes > states_bytes) plan.directories.scratch = scratch;
   add_striped_disk(plan, machine, states, states_bytes);
   add_striped_disk(plan, machine, scratch, all_bytes - states_bytes);
   share_free_space(plan.directories.disks, machine);

@@ -189,14 +189,11 @@ void RunMeter::fill_drives(RunReport& report) const {
   const plan::Plan& plan = resources_.plan;
   std::vector<std::string> names(resources_.files.io->drives());
   const auto add = [&](std::size_t drive, const std::string& directory) {
-    if (directory.empty() || names[drive].find(directory) != std::string::npos) return;
+    if (names[drive].find(directory) != std::string::npos) return;
     names[drive] += (names[drive].empty() ? "" : ", ") + directory;
   };
-  add(0, plan.directories.states);
-  add(0, plan.directories.scratch);
-  for (const auto* further :
-       {&plan.directories.states_further, &plan.directories.scratch_further}) {
-    for (std::size_t i = 0; i < further->size(); ++i) add(i + 1, (*further)[i]);
+  for (const auto* directories : {&plan.directories.states, &plan.directories.scratch}) {
+    for (std::size_t i = 0; i < directories->size(); ++i) add(i, (*directories)[i]);
   }
   for (std::size_t drive = 0; drive < names.size(); ++drive) {
     const nvme::IoCounters counters = resources_.files.io->drive_counters(drive);

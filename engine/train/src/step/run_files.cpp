@@ -19,10 +19,6 @@ using offload::Tier;
 
 namespace {
 
-bool has_files(const plan::Plan& plan) {
-  return !plan.directories.states.empty() || !plan.directories.scratch.empty();
-}
-
 // Bytes of the scratch file: everything on NVMe but the optimizer states, each range on whole
 // pages.
 std::uint64_t scratch_bytes(const plan::Plan& plan) {
@@ -47,7 +43,7 @@ std::uint64_t scratch_bytes(const plan::Plan& plan) {
 // The drives' shares decide where bytes lie, so they are fixed for the life of a run.
 void check_weights(const plan::Plan& plan, const std::vector<unsigned>& weights) {
   const std::vector<unsigned>& wanted = plan.config.sluice.io.drive_weights;
-  if (wanted.empty() || wanted == weights || plan.directories.states_further.empty()) return;
+  if (wanted.empty() || wanted == weights || plan.directories.states.size() < 2) return;
   std::string kept;
   for (const unsigned weight : weights)
     kept += (kept.empty() ? "[" : ", ") + std::to_string(weight);
@@ -66,7 +62,7 @@ std::unique_ptr<nvme::IoEngine> make_io_engine(const plan::Plan& plan, std::stri
   const auto depth = static_cast<unsigned>(aio.queue_depth);
   const config::IoConfig& io = plan.config.sluice.io;
   const std::size_t drives =
-      1 + std::max(plan.directories.states_further.size(), plan.directories.scratch_further.size());
+      std::max({std::size_t{1}, plan.directories.states.size(), plan.directories.scratch.size()});
   std::vector<std::unique_ptr<nvme::IoBackend>> backends;
   for (std::size_t i = 0; i < drives; ++i) {
     nvme::BackendChoice backend = nvme::make_backend(
@@ -84,7 +80,7 @@ RunFiles::RunFiles(const plan::Plan& plan, const SwapStart& start, Trace* trace)
     : held_(start.held) {
   // Before a file is made: they may be refused.
   std::vector<std::string> of_checkpoints = plan::checkpoint_choices(plan.config);
-  if (has_files(plan)) {
+  if (!plan.swap_directories().empty()) {
     io = make_io_engine(plan, choices.emplace_back(), trace);
     open_store(plan, start.mode);
     open_scratch(plan);
@@ -104,15 +100,13 @@ void RunFiles::note_place(const plan::Plan& plan, const std::string& directory,
 
 // The directories and each drive's share of the bytes: as configured, otherwise in proportion to
 // the measured rates.
-offload::SwapPlace RunFiles::make_place(const plan::Plan& plan, const std::string& directory,
-                                        const std::vector<std::string>& further) {
-  offload::SwapPlace place(directory);
-  place.further = further;
-  if (further.empty()) return place;
+offload::SwapPlace RunFiles::make_place(const plan::Plan& plan,
+                                        const std::vector<std::string>& directories) {
+  offload::SwapPlace place(directories, {});
+  if (directories.size() == 1) return place;
   const config::IoConfig& configured = plan.config.sluice.io;
   place.weights = configured.drive_weights;
   std::string why = "as configured";
-  const std::vector<std::string> directories = place.directories();
   if (place.weights.empty()) {
     // Measuring must not disturb a run that is active in one of the directories.
     std::vector<offload::DirectoryLock> held;
@@ -145,16 +139,15 @@ offload::SwapPlace RunFiles::make_place(const plan::Plan& plan, const std::strin
 }
 
 void RunFiles::open_store(const plan::Plan& plan, SwapMode mode) {
-  if (plan.directories.states.empty()) return;
+  const std::vector<std::string>& directories = plan.directories.states;
+  if (directories.empty()) return;
   std::vector<zero::UnitLayout> stored;
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     if (plan.units[u].states == Tier::nvme) stored.push_back(plan.layouts[u]);
   }
   const Durability durability = plan.state_durability();
-  offload::SwapPlace place(plan.directories.states);
-  place.further = plan.directories.states_further;
-  if (mode == SwapMode::create)
-    place = make_place(plan, plan.directories.states, plan.directories.states_further);
+  offload::SwapPlace place = mode == SwapMode::create ? make_place(plan, directories)
+                                                      : offload::SwapPlace(directories, {});
   place.held = held_;
   store =
       mode == SwapMode::open
@@ -163,30 +156,31 @@ void RunFiles::open_store(const plan::Plan& plan, SwapMode mode) {
                 place, *io, models::state_shards(stored, plan.state_format, plan.config.world_size),
                 durability, nvme::DirectIo::automatic);
   check_weights(plan, store->place().weights);
-  note_place(plan, plan.directories.states, store->why_buffered());
-  for (const std::string& further : plan.directories.states_further) note_place(plan, further, "");
+  for (std::size_t i = 0; i < directories.size(); ++i)
+    note_place(plan, directories[i], i == 0 ? store->why_buffered() : "");
 }
 
 void RunFiles::open_scratch(const plan::Plan& plan) {
   const std::uint64_t needed = scratch_bytes(plan);
   if (needed == 0) return;
-  const bool own_directory = plan.directories.scratch != plan.directories.states;
-  offload::SwapPlace place(plan.directories.scratch);
+  const std::vector<std::string>& directories = plan.directories.scratch;
+  const bool own_directory = !store || directories.front() != plan.directories.states.front();
+  offload::SwapPlace place(directories, {});
   if (own_directory) {
-    place = make_place(plan, plan.directories.scratch, plan.directories.scratch_further);
+    place = make_place(plan, directories);
     for (const std::string& directory : place.directories()) {
       if (!holds(directory))
         scratch_locks.emplace_back(directory, offload::DirectoryLock::Mode::exclusive);
       offload::remove_dead_files(directory);
     }
-  } else if (store) {
+  } else {
     place = store->place();
   }
   scratch =
       std::make_unique<offload::ScratchFile>(place, "spill", needed, nvme::DirectIo::automatic);
   for (const nvme::SwapFile& part : scratch->file().parts())
     scratch_registrations.push_back(io->register_file(part));
-  if (own_directory) note_place(plan, plan.directories.scratch, scratch->file().why_buffered());
+  if (own_directory) note_place(plan, directories.front(), scratch->file().why_buffered());
 }
 
 }  // namespace sluice::train

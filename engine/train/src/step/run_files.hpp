@@ -58,8 +58,8 @@ struct RunFiles {
   void open_store(const plan::Plan& plan, SwapMode mode);
   bool holds(const std::string& directory) const;
   void open_scratch(const plan::Plan& plan);
-  offload::SwapPlace make_place(const plan::Plan& plan, const std::string& directory,
-                                const std::vector<std::string>& further);
+  offload::SwapPlace make_place(const plan::Plan& plan,
+                                const std::vector<std::string>& directories);
   void note_place(const plan::Plan& plan, const std::string& directory,
                   const std::string& why_buffered);
 };

@@ -150,9 +150,8 @@ void RunResources::note_registration() {
 // Called while nothing else holds memory of the device or of the tiles.
 void RunResources::probe_direct_storage() {
   if (!compute.gpu || plan.rings.mover.tile_bytes == 0 || plan.directories.scratch.empty()) return;
-  offload::SwapPlace place(plan.directories.scratch);
-  place.further = plan.directories.scratch_further;
-  place.weights.assign(place.directories().size(), 1);
+  const std::vector<std::string>& directories = plan.directories.scratch;
+  const offload::SwapPlace place(directories, std::vector<unsigned>(directories.size(), 1));
   offload::DirectStorage storage = offload::probe_direct_storage(
       *device, *files.io, staging(), mover_options(plan, nullptr), place);
   files.choices.push_back(storage.line);

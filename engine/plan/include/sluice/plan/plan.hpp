@@ -118,13 +118,12 @@ struct DiskNeed {
   bool is_short() const { return free_bytes && needed_bytes > *free_bytes; }
 };
 
-// Directories on drives. An empty name: nothing of this kind is on NVMe.
+// Directories on drives. Files are striped over several; the first has the lock and the manifest.
+// An empty list: nothing of this kind is on NVMe.
 struct DriveDirectories {
-  std::string states;                        // two slots of master and moments
-  std::string scratch;                       // spilled weights, gradients and inputs
-  std::vector<std::string> states_further;   // more directories that the states are striped over
-  std::vector<std::string> scratch_further;  // more directories that the scratch is striped over
-  std::vector<DiskNeed> disks;               // by directory, checkpoints included
+  std::vector<std::string> states;   // two slots of master and moments
+  std::vector<std::string> scratch;  // spilled weights, gradients and inputs
+  std::vector<DiskNeed> disks;       // by directory, checkpoints included
 };
 
 // Bytes that one step moves, by link.
@@ -196,7 +195,9 @@ struct Plan {
   std::uint64_t unit_input_bytes() const;
   // The directories of the states; without states on NVMe, those of the scratch. Empty: no drive
   // is used.
-  std::vector<std::string> swap_directories() const;
+  const std::vector<std::string>& swap_directories() const {
+    return directories.states.empty() ? directories.scratch : directories.states;
+  }
   // Threads that a run may have beside its main thread, without those of its trace and data.
   int further_threads() const;
 };
