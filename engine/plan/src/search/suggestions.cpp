@@ -228,9 +228,7 @@ void add_offload_changes(const Variant& refused, const TryPlan& try_plan,
     Variant variant = refused;
     variant.config.zero.stage = 3;
     (variant.config.zero.*member).device = device;
-    const std::string& path = zero.offload_optimizer.nvme_path.empty()
-                                  ? zero.offload_param.nvme_path
-                                  : zero.offload_optimizer.nvme_path;
+    const std::string& path = zero.states_place().nvme_path;
     (variant.config.zero.*member).nvme_path = path.empty() ? kSomeDirectory : path;
     if (!try_plan(variant)) return;
     candidates.push_back(

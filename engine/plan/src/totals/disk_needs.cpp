@@ -16,11 +16,6 @@
 
 namespace sluice::plan {
 
-const config::OffloadConfig& place_of(const config::OffloadConfig& first,
-                                      const config::OffloadConfig& second) {
-  return first.nvme_path.empty() ? second : first;
-}
-
 namespace {
 
 void add_disk(Plan& plan, const MachineFacts& machine, const std::string& directory,
@@ -103,10 +98,8 @@ void fill_disks(Plan& plan, const MachineFacts& machine) {
   const config::ZeroConfig& zero = plan.config.zero;
   add_checkpoints(plan, machine);
   if (plan.placement == Placement::resident || !uses_files(plan)) return;
-  const std::vector<std::string> states =
-      place_of(zero.offload_optimizer, zero.offload_param).directories();
-  std::vector<std::string> scratch =
-      place_of(zero.offload_param, zero.offload_optimizer).directories();
+  const std::vector<std::string> states = zero.states_place().directories();
+  std::vector<std::string> scratch = zero.scratch_place().directories();
   // Two names of one directory (a trailing slash, a symbolic link) become one, so that the run
   // locks the directory once.
   std::error_code unknown;

@@ -2,15 +2,10 @@
 // The directories of a plan, and the disk space that each needs. Thread-safe: free functions
 // without state.
 
-#include "sluice/config/train_config.hpp"
 #include "sluice/plan/machine.hpp"
 #include "sluice/plan/plan.hpp"
 
 namespace sluice::plan {
-
-// Returns `first` if it names a directory, otherwise `second`.
-const config::OffloadConfig& place_of(const config::OffloadConfig& first,
-                                      const config::OffloadConfig& second);
 
 // Sets plan.directories from the placement and the rows (fill_rows() first).
 void fill_disks(Plan& plan, const MachineFacts& machine);

@@ -34,8 +34,7 @@ void enter_rank_folder(const config::TrainConfig& config, std::string& directory
 
 offload::SwapPlace swap_place(const config::TrainConfig& config, plan::Placement placement) {
   if (placement == plan::Placement::resident) return "";
-  const config::OffloadConfig& own = config.zero.offload_optimizer;
-  return {(own.nvme_path.empty() ? config.zero.offload_param : own).directories(), {}};
+  return {config.zero.states_place().directories(), {}};
 }
 
 std::string swap_directory(const config::TrainConfig& config, plan::Placement placement) {

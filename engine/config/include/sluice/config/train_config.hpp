@@ -145,6 +145,14 @@ struct ZeroConfig {
   std::uint64_t param_persistence_threshold = 100'000;
   std::uint64_t model_persistence_threshold = 9'223'372'036'854'775'807;  // INT64_MAX: no limit
   ReductionConfig reduction;                                              // keys of the top level
+
+  // Whose directories hold the optimizer states, and whose hold everything else that is on NVMe.
+  const OffloadConfig& states_place() const {
+    return offload_optimizer.nvme_path.empty() ? offload_param : offload_optimizer;
+  }
+  const OffloadConfig& scratch_place() const {
+    return offload_param.nvme_path.empty() ? offload_optimizer : offload_param;
+  }
 };
 
 // The section "aio".
