@@ -18,7 +18,7 @@ using Values = std::vector<std::pair<std::string, std::string>>;
 // Every field of a configuration as text, so that the effect of every key shows.
 std::string describe(const OffloadConfig& o) {
   std::ostringstream out;
-  out << static_cast<int>(o.device) << ' ' << o.nvme_path << ' '
+  out << static_cast<int>(o.device) << ' ' << testing::PrintToString(o.directories) << ' '
       << (o.pin_memory ? (*o.pin_memory ? "pinned" : "pageable") : "-") << ' '
       << o.buffer_count.value_or(-1) << ' ' << o.buffer_size.value_or(0) << ' ' << o.ratio << '\n';
   return out.str();

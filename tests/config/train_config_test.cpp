@@ -184,9 +184,10 @@ TEST(Offload, ToNvmeNeedsAPath) {
   json.set("zero_optimization.offload_param.nvme_path", "\"\"");
   EXPECT_THAT(shown(problems_of(json)), HasSubstr("offload_param.nvme_path: required"));
   json.set("zero_optimization.offload_param.nvme_path", "\"/d\"");
-  EXPECT_EQ(parse(json).zero.offload_param.nvme_path, "/d");
+  EXPECT_THAT(parse(json).zero.offload_param.directories, ElementsAre("/d"));
   json.set("zero_optimization.offload_param.nvme_path", "\"-d\"");
-  EXPECT_EQ(parse(json).zero.offload_param.nvme_path, "./-d");  // "-d" would be a flag
+  EXPECT_THAT(parse(json).zero.offload_param.directories,
+              ElementsAre("./-d"));  // "-d" would be a flag
 }
 
 TEST(Offload, KeysOfNvmeAreNotedAsWithoutEffectElsewhere) {
@@ -195,7 +196,7 @@ TEST(Offload, KeysOfNvmeAreNotedAsWithoutEffectElsewhere) {
                 .set("zero_optimization.stage", "2")
                 .set("zero_optimization.offload_optimizer.device", "\"cpu\"")
                 .set("zero_optimization.offload_optimizer.nvme_path", "\"/d\""));
-  EXPECT_EQ(config.zero.offload_optimizer.nvme_path, "");
+  EXPECT_TRUE(config.zero.offload_optimizer.directories.empty());
   EXPECT_THAT(config.notes, ElementsAre("note: zero_optimization.offload_optimizer.nvme_path: no "
                                         "effect unless the device is nvme"));
 }

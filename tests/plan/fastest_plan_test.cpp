@@ -35,7 +35,7 @@ config::TrainConfig one_micro_batch(Device optimizer, Device param, std::uint64_
   config::TrainConfig config = train_config(optimizer, param, device_mib, host_mib);
   config.gradient_accumulation_steps = 1;
   config.train_batch_size = config.micro_batch_size;
-  config.zero.offload_param.nvme_path = config.zero.offload_optimizer.nvme_path = "/drive";
+  config.zero.offload_param.directories = config.zero.offload_optimizer.directories = {"/drive"};
   return config;
 }
 

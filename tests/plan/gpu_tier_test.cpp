@@ -110,7 +110,7 @@ TEST_P(GpuTier, IsADowngradeThatStrictRefuses) {
 
 TEST_P(GpuTier, ComesBeforeNvme) {
   config_.zero.offload_param.device = Device::nvme;
-  config_.zero.offload_param.nvme_path = "/drive";
+  config_.zero.offload_param.directories = {"/drive"};
   const Plan plan = with_host(0.5);
   EXPECT_EQ(units_on(plan, &UnitPlacement::states, Tier::nvme), 0U);
   EXPECT_GT(units_on(plan, &UnitPlacement::states, Tier::device), 0U);
@@ -147,7 +147,7 @@ TEST_P(GpuTier, TakesHalfOfTheGpuInLoopsWhoseActivationsAreUnknown) {
   own.activation_bytes.reset();
   config_.sluice.device_bytes = {};
   config_.zero.offload_param.device = Device::nvme;
-  config_.zero.offload_param.nvme_path = "/drive";
+  config_.zero.offload_param.directories = {"/drive"};
   EXPECT_EQ(units_on(plan_of(), &UnitPlacement::states, Tier::device), 0U) << "the drive has room";
 }
 
@@ -269,7 +269,8 @@ class SmallDrive : public testing::Test {
   SmallDrive() {
     config_.zero.offload_optimizer = config_.zero.offload_param = {};
     config_.zero.offload_optimizer.device = config_.zero.offload_param.device = Device::nvme;
-    config_.zero.offload_optimizer.nvme_path = config_.zero.offload_param.nvme_path = "/drive";
+    config_.zero.offload_optimizer.directories =
+        config_.zero.offload_param.directories = {"/drive"};
     config_.sluice.durability = Durability::none;
     const Plan asked = plan();
     machine_.free_disk_bytes = {{"/drive", asked.planned.tiers.nvme / 3}};
@@ -329,14 +330,14 @@ TEST(LargestPlan, HoldsTwelveAndAHalfBillionParametersWithAnH100) {
   model.vocab_size = 50'257;
   EXPECT_EQ(largest_models(config, model, machine).size(), 1U) << "no drive is named";
   config.zero.offload_optimizer.device = Device::nvme;
-  config.zero.offload_optimizer.nvme_path = "/drive";
+  config.zero.offload_optimizer.directories = {"/drive"};
   machine.free_disk_bytes = {{"/drive", 60 * kGiB}};
   machine.file_systems = {{"/drive", 1}};
   const std::vector<LargestModel> largest = largest_models(config, model, machine);
   ASSERT_EQ(largest.size(), 2U);
   // Weights that are at home on the GPU take no host memory either.
   config.zero.offload_optimizer.device = Device::cpu;
-  config.zero.offload_optimizer.nvme_path.clear();
+  config.zero.offload_optimizer.directories.clear();
   config.zero.offload_param.device = Device::none;
   const std::vector<LargestModel> on_gpu = largest_models(config, model, machine);
   ASSERT_EQ(on_gpu.size(), 1U);

@@ -83,7 +83,7 @@ TEST(GradientsOnGpu, LeaveWhereAnUpdateWaitsForTheNormOrNeedsNoTile) {
   none(config);
   config = some_config();
   config.zero.offload_optimizer.device = Device::nvme;
-  config.zero.offload_optimizer.nvme_path = "/drive";
+  config.zero.offload_optimizer.directories = {"/drive"};
   EXPECT_EQ(waiting_on_gpu(plan_of(config)), 0);
 }
 

@@ -30,8 +30,7 @@ TEST(Machine, CountsTheSpaceOfAnEarlierRunInEachDirectory) {
   }
   config::TrainConfig config;
   config.zero.offload_optimizer.device = config::OffloadConfig::Device::nvme;
-  config.zero.offload_optimizer.nvme_path = first.path();
-  config.zero.offload_optimizer.further_nvme_paths = {second.path()};
+  config.zero.offload_optimizer.directories = {first.path(), second.path()};
   const MachineFacts facts = probe_machine(config);
   ASSERT_EQ(facts.free_disk_bytes.size(), 2U);
   for (const auto& [directory, free_bytes] : facts.free_disk_bytes) {
@@ -49,8 +48,7 @@ TEST(Machine, RefusesADirectoryUnderTwoNamesOfAStripe) {
   std::filesystem::create_directory_symlink(first.path(), link);
   config::TrainConfig config;
   config.zero.offload_param.device = config::OffloadConfig::Device::nvme;
-  config.zero.offload_param.nvme_path = first.path();
-  config.zero.offload_param.further_nvme_paths = {link};
+  config.zero.offload_param.directories = {first.path(), link};
   EXPECT_THAT(
       sluice::test::message_of<InvalidArgument>([&] { probe_machine(config); }),
       testing::HasSubstr(link + " is named twice among the directories to stripe over, also as " +

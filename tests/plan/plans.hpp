@@ -44,8 +44,8 @@ inline config::TrainConfig train_config(Device optimizer, Device param, std::uin
   config.zero.stage = 3;
   config.zero.offload_optimizer.device = optimizer;
   config.zero.offload_param.device = param;
-  if (optimizer == Device::nvme) config.zero.offload_optimizer.nvme_path = "/drive";
-  if (param == Device::nvme) config.zero.offload_param.nvme_path = "/drive";
+  if (optimizer == Device::nvme) config.zero.offload_optimizer.directories = {"/drive"};
+  if (param == Device::nvme) config.zero.offload_param.directories = {"/drive"};
   config.sluice.device_bytes = {ByteBudget::Kind::bytes, device_mib * kMiB};
   config.sluice.host_bytes = {ByteBudget::Kind::bytes, host_mib * kMiB};
   return config;

@@ -193,7 +193,7 @@ TEST(Refusal, SuggestsWhatHelpsWhenTheDiskIsShort) {
 
 TEST(Refusal, SuggestsAnotherDirectoryForEachThatIsShort) {
   auto config = train_config(Device::nvme, Device::nvme, 512, 512);
-  config.zero.offload_param.nvme_path = "/other";
+  config.zero.offload_param.directories = {"/other"};
   config.sluice.checkpoints.directory = "/saved";
   MachineFacts machine = roomy_machine();
   machine.free_disk_bytes = {{"/drive", kMiB}, {"/other", 1024 * kGiB}, {"/saved", kMiB}};

@@ -25,11 +25,12 @@ std::uint64_t planned_bytes(const Plan& plan, const std::string& name) {
 }
 
 TEST(RingSizes, FollowFromDrivesAndThreads) {
-  const auto ring = [](int cores, std::vector<std::string> further, std::uint64_t host_mib,
+  const auto ring = [](int cores, const std::vector<std::string>& further, std::uint64_t host_mib,
                        std::optional<std::int64_t> buffers = {}) {
     auto config = train_config(Device::nvme, Device::nvme, 4096, host_mib);
     config.sluice.cache_bytes = {ByteBudget::Kind::bytes, 0};
-    config.zero.offload_optimizer.further_nvme_paths = std::move(further);
+    std::vector<std::string>& directories = config.zero.offload_optimizer.directories;
+    directories.insert(directories.end(), further.begin(), further.end());
     config.zero.offload_optimizer.buffer_count = buffers;
     MachineFacts machine = roomy_machine();
     machine.cores = cores;

@@ -101,7 +101,7 @@ TEST(SecondStates, SayWhyTheyAreOfNoUse) {
   EXPECT_THAT(unused_line(config), HasSubstr("overlap is off"));
   config = clipped(kAuto);
   config.zero.offload_optimizer.device = Device::nvme;
-  config.zero.offload_optimizer.nvme_path = "/drive";
+  config.zero.offload_optimizer.directories = {"/drive"};
   EXPECT_THAT(unused_line(config), HasSubstr("no optimizer states are in host memory"));
 }
 

@@ -132,8 +132,8 @@ class DeviceRun : public testing::TestWithParam<RunCase> {
     config.zero.offload_optimizer.device = each.states;
     config.zero.offload_optimizer.ratio = each.ratio;
     config.zero.offload_param.device = each.weights;
-    if (each.states == Home::nvme) config.zero.offload_optimizer.nvme_path = dir_.path();
-    if (each.weights == Home::nvme) config.zero.offload_param.nvme_path = dir_.path();
+    if (each.states == Home::nvme) config.zero.offload_optimizer.directories = {dir_.path()};
+    if (each.weights == Home::nvme) config.zero.offload_param.directories = {dir_.path()};
     config.fp32_gradient_sums = each.fp32_sums;
     if (each.fp16) {
       config.bf16 = false;

@@ -52,7 +52,7 @@ class OwnDrives : public testing::TestWithParam<Durability> {
     config.world_size = kRanks;
     config.train_batch_size = kRanks;
     config.zero.offload_optimizer.device = config::OffloadConfig::Device::nvme;
-    config.zero.offload_optimizer.nvme_path = drive_of(rank);
+    config.zero.offload_optimizer.directories = {drive_of(rank)};
     config.sluice.durability = GetParam();
     return config;
   }

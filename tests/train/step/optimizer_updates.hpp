@@ -155,8 +155,8 @@ class OptimizerUpdates {
     const Home home = on_device ? Home::none : setup.where == Where::nvme ? Home::nvme : Home::cpu;
     config.zero.offload_optimizer.device = config.zero.offload_param.device = home;
     if (home == Home::nvme) {
-      config.zero.offload_optimizer.nvme_path = directory;
-      config.zero.offload_param.nvme_path = directory;
+      config.zero.offload_optimizer.directories = {directory};
+      config.zero.offload_param.directories = {directory};
     }
     plan::MachineFacts machine = plan::probe_machine(config);
     machine.device.host_addressable = setup.where != Where::stand_in_gpu;

@@ -22,7 +22,7 @@ using ::testing::Not;
 std::string said_of(const std::string& directory, Resume resume, int error_number = 0) {
   config::TrainConfig config;
   config.zero.offload_optimizer.device = config::OffloadConfig::Device::nvme;
-  config.zero.offload_optimizer.nvme_path = directory;
+  config.zero.offload_optimizer.directories = {directory};
   return test::run_in_child([&]() -> std::string {
     if (error_number != 0) {
       test::deny(__NR_newfstatat, error_number);

@@ -97,7 +97,7 @@ std::vector<std::string> all_notes(const config::TrainConfig& config) {
   };
   for (const config::OffloadConfig* offload :
        {&config.zero.offload_param, &config.zero.offload_optimizer}) {
-    for (const std::string& directory : offload->directories()) add_caution(directory, "");
+    for (const std::string& directory : offload->directories) add_caution(directory, "");
   }
   const std::string& checkpoints = config.sluice.checkpoints.directory;
   if (!checkpoints.empty()) add_caution(checkpoints, "checkpoints go to " + checkpoints + ": ");

@@ -113,12 +113,9 @@ void add_offload(const std::string& section, const config::OffloadConfig& offloa
   values.emplace_back(path + "device", device);
   if (offload.device == Device::none) return;
   if (offload.device == Device::nvme) {
-    Json::Value paths(offload.nvme_path);
-    if (!offload.further_nvme_paths.empty()) {
-      paths = Json::Value(Json::arrayValue);
-      for (const std::string& directory : offload.directories()) paths.append(directory);
-    }
-    values.emplace_back(path + "nvme_path", paths);
+    Json::Value paths(Json::arrayValue);
+    for (const std::string& directory : offload.directories) paths.append(directory);
+    values.emplace_back(path + "nvme_path", paths.size() == 1 ? paths[0U] : paths);
   }
   values.emplace_back(path + "pin_memory", or_auto(offload.pin_memory));
   values.emplace_back(path + "buffer_count", or_auto(offload.buffer_count));

@@ -106,7 +106,7 @@ OffloadConfig read_offload(Checker& checker, const std::string& section,
   checker.read(path + ".ratio", offload.ratio);
   if (offload.device == OffloadConfig::Device::nvme) {
     read_nvme_path(checker, path + ".nvme_path", offload);
-    if (offload.nvme_path.empty() && !checker.wrong(path + ".nvme_path")) {
+    if (offload.directories.empty() && !checker.wrong(path + ".nvme_path")) {
       checker.add_problem(path + ".nvme_path",
                           "required when the device is nvme; add \"nvme_path\": \"/a/directory\"");
     }

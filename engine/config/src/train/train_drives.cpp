@@ -17,7 +17,7 @@ std::string normal(const std::string& path) {
 }
 
 std::vector<std::string> directories_of(const OffloadConfig& offload) {
-  std::vector<std::string> paths = offload.directories();
+  std::vector<std::string> paths = offload.directories;
   for (std::string& path : paths) path = normal(path);
   return paths;
 }
@@ -98,8 +98,7 @@ void read_nvme_path(Checker& checker, const std::string& key, OffloadConfig& off
                             checker.shown(*value));
     return;
   }
-  offload.nvme_path = paths.front();
-  offload.further_nvme_paths.assign(paths.begin() + 1, paths.end());
+  offload.directories = std::move(paths);
 }
 
 void read_drives(Checker& checker, SluiceConfig& sluice) {

@@ -168,8 +168,8 @@ MachineFacts probe_machine(const config::TrainConfig& config) {
   choose_device(facts, config.sluice.device);
   for (const config::OffloadConfig* offload :
        {&config.zero.offload_optimizer, &config.zero.offload_param}) {
-    refuse_named_twice(offload->directories());
-    for (const std::string& directory : offload->directories()) {
+    refuse_named_twice(offload->directories);
+    for (const std::string& directory : offload->directories) {
       if (!note_file_system(facts, directory)) continue;
       facts.free_disk_bytes.emplace_back(
           directory, nvme::free_disk_bytes(directory) + reusable_bytes(directory));

@@ -69,7 +69,7 @@ int wanted_tiles(const Plan& plan, std::uint64_t elements) {
   if (sends_to_gpu(plan)) return kTilesBesideCopies;
   if (elements < kUsualTileElements) return kTilesInFlight;
   const config::AioConfig& aio = plan.config.aio;
-  const std::uint64_t drives = plan.config.zero.offload_optimizer.directories().size();
+  const std::uint64_t drives = plan.config.zero.offload_optimizer.directories.size();
   const std::uint64_t queued_bytes =
       checked_mul(drives, static_cast<std::uint64_t>(aio.queue_depth) * aio.block_size);
   const std::uint64_t tile_bytes = elements * plan.state_format.element_bytes();
@@ -175,7 +175,7 @@ std::string why_these_tiles(const Plan& plan) {
   const config::OffloadConfig& offload = plan.config.zero.offload_optimizer;
   const bool usual = ring.tiles == kTilesInFlight && ring.tile_elements <= kUsualTileElements;
   if (ring.tile_bytes == 0 || usual || buffer_count(offload)) return "";
-  const std::size_t drives = offload.directories().size();
+  const std::size_t drives = offload.directories.size();
   const config::AioConfig& aio = plan.config.aio;
   std::string line = "update tiles: " + std::to_string(ring.tiles) + " of " +
                      format_bytes(ring.tile_bytes) + ", for " +

@@ -23,7 +23,7 @@ std::vector<LargestModel> largest_models(const config::TrainConfig& config,
   for (config::OffloadConfig* offload :
        {&in_memory.zero.offload_param, &in_memory.zero.offload_optimizer}) {
     if (offload->device != Device::nvme) continue;
-    nvme_path = offload->nvme_path;
+    nvme_path = offload->directories.front();
     offload->device = Device::cpu;
   }
   add(in_memory, "");

@@ -93,10 +93,9 @@ std::string move_directory(config::TrainConfig& config, const std::string& direc
   };
   // In a list of directories, replaces this entry only.
   const auto move_offload = [&](config::OffloadConfig& offload, const std::string& key) {
-    const bool list = !offload.further_nvme_paths.empty();
+    const bool list = offload.directories.size() > 1;
     const std::string shown = list ? "\"" + directory + "\" in the list " + key : key;
-    move(offload.nvme_path, shown);
-    for (std::string& further : offload.further_nvme_paths) move(further, shown);
+    for (std::string& each : offload.directories) move(each, shown);
   };
   move_offload(config.zero.offload_optimizer, "\"nvme_path\" of \"offload_optimizer\"");
   move_offload(config.zero.offload_param, "\"nvme_path\" of \"offload_param\"");
@@ -228,16 +227,14 @@ void add_offload_changes(const Variant& refused, const TryPlan& try_plan,
     Variant variant = refused;
     variant.config.zero.stage = 3;
     (variant.config.zero.*member).device = device;
-    const std::string& path = zero.states_place().nvme_path;
-    (variant.config.zero.*member).nvme_path = path.empty() ? kSomeDirectory : path;
+    const std::vector<std::string>& known = zero.states_place().directories;
+    const std::string path = known.empty() ? kSomeDirectory : known.front();
+    (variant.config.zero.*member).directories = {path};
     if (!try_plan(variant)) return;
     candidates.push_back(
         {"set \"zero_optimization\": {\"stage\": 3, \"" + std::string(section) +
              "\": {\"device\": \"" +
-             (device == Device::cpu
-                  ? "cpu\""
-                  : "nvme\", \"nvme_path\": \"" + (variant.config.zero.*member).nvme_path + "\"") +
-             "}}",
+             (device == Device::cpu ? "cpu\"" : "nvme\", \"nvme_path\": \"" + path + "\"") + "}}",
          variant});
   };
   offload("offload_optimizer", &config::ZeroConfig::offload_optimizer, Device::cpu);

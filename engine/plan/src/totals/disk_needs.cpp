@@ -98,8 +98,8 @@ void fill_disks(Plan& plan, const MachineFacts& machine) {
   const config::ZeroConfig& zero = plan.config.zero;
   add_checkpoints(plan, machine);
   if (plan.placement == Placement::resident || !uses_files(plan)) return;
-  const std::vector<std::string> states = zero.states_place().directories();
-  std::vector<std::string> scratch = zero.scratch_place().directories();
+  const std::vector<std::string> states = zero.states_place().directories;
+  std::vector<std::string> scratch = zero.scratch_place().directories;
   // Two names of one directory (a trailing slash, a symbolic link) become one, so that the run
   // locks the directory once.
   std::error_code unknown;

@@ -49,7 +49,7 @@ std::string times(std::uint64_t count, std::uint64_t size_bytes) {
 // Bytes of one unit's states in one slot on disk. Over several drives, each part begins a new chunk
 // of the stripe.
 std::uint64_t stored_state_bytes(const Plan& plan, std::uint64_t count) {
-  const bool striped = !plan.config.zero.states_place().further_nvme_paths.empty();
+  const bool striped = plan.config.zero.states_place().directories.size() > 1;
   const std::uint64_t unit = striped ? nvme::StripeLayout::kDefaultChunkBytes : offload::kPageBytes;
   std::uint64_t sum = 0;
   for (std::size_t part = 0; part < plan.state_format.part_count(); ++part)

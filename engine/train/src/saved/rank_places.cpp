@@ -14,7 +14,6 @@ namespace sluice::train {
 namespace {
 
 void enter_rank_folder(const config::TrainConfig& config, std::string& directory) {
-  if (directory.empty()) return;
   directory = offload::rank_folder(directory, config.rank, config.world_size);
   std::error_code error;
   std::filesystem::create_directory(directory, error);
@@ -34,7 +33,7 @@ void enter_rank_folder(const config::TrainConfig& config, std::string& directory
 
 offload::SwapPlace swap_place(const config::TrainConfig& config, plan::Placement placement) {
   if (placement == plan::Placement::resident) return "";
-  return {config.zero.states_place().directories(), {}};
+  return {config.zero.states_place().directories, {}};
 }
 
 std::string swap_directory(const config::TrainConfig& config, plan::Placement placement) {
@@ -45,8 +44,7 @@ config::TrainConfig with_rank_folders(config::TrainConfig config, plan::Placemen
   if (config.world_size == 1 || placement == plan::Placement::resident) return config;
   for (config::OffloadConfig* offload :
        {&config.zero.offload_param, &config.zero.offload_optimizer}) {
-    enter_rank_folder(config, offload->nvme_path);
-    for (std::string& further : offload->further_nvme_paths) enter_rank_folder(config, further);
+    for (std::string& directory : offload->directories) enter_rank_folder(config, directory);
   }
   return config;
 }

@@ -211,7 +211,7 @@ void check_directories(const config::TrainConfig& config, plan::Placement placem
   if (placement == plan::Placement::resident) return;
   for (const config::OffloadConfig* offload :
        {&config.zero.offload_optimizer, &config.zero.offload_param}) {
-    for (const std::string& directory : offload->directories()) check_directory(directory, resume);
+    for (const std::string& directory : offload->directories) check_directory(directory, resume);
   }
 }
 

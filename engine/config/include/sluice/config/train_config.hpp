@@ -115,22 +115,14 @@ struct Fp16Config {
 struct OffloadConfig {
   enum class Device { none, cpu, nvme };
   Device device = Device::none;
-  std::string nvme_path;                        // not empty exactly when the device is nvme
-  std::vector<std::string> further_nvme_paths;  // more directories to stripe over, from a list
-  std::optional<bool> pin_memory;               // empty: pinned where a GPU computes
-  std::optional<std::int64_t> buffer_count;     // empty: chosen by the planner
+  // "nvme_path", or its list to stripe over. Not empty exactly when the device is nvme.
+  std::vector<std::string> directories;
+  std::optional<bool> pin_memory;            // empty: pinned where a GPU computes
+  std::optional<std::int64_t> buffer_count;  // empty: chosen by the planner
   // Elements per buffer; offload_param only. Empty: chosen by the planner.
   std::optional<std::uint64_t> buffer_size;
   // The share of the parameters whose states leave the GPU; offload_optimizer only.
   double ratio = 1;
-
-  // nvme_path and further_nvme_paths. Empty unless the device is nvme.
-  std::vector<std::string> directories() const {
-    std::vector<std::string> all;
-    if (!nvme_path.empty()) all.push_back(nvme_path);
-    all.insert(all.end(), further_nvme_paths.begin(), further_nvme_paths.end());
-    return all;
-  }
 };
 
 // The section "zero_optimization". Sizes and thresholds count elements, as in DeepSpeed.
@@ -148,10 +140,10 @@ struct ZeroConfig {
 
   // Whose directories hold the optimizer states, and whose hold everything else that is on NVMe.
   const OffloadConfig& states_place() const {
-    return offload_optimizer.nvme_path.empty() ? offload_param : offload_optimizer;
+    return offload_optimizer.directories.empty() ? offload_param : offload_optimizer;
   }
   const OffloadConfig& scratch_place() const {
-    return offload_param.nvme_path.empty() ? offload_optimizer : offload_param;
+    return offload_param.directories.empty() ? offload_optimizer : offload_param;
   }
 };
 
