@@ -107,10 +107,7 @@ Json::Value groups_of(const std::vector<config::GroupConfig>& groups) {
 void add_offload(const std::string& section, const config::OffloadConfig& offload, Values& values) {
   using Device = config::OffloadConfig::Device;
   const std::string path = "zero_optimization." + section + ".";
-  const char* device = offload.device == Device::nvme  ? "nvme"
-                       : offload.device == Device::cpu ? "cpu"
-                                                       : "none";
-  values.emplace_back(path + "device", device);
+  values.emplace_back(path + "device", std::string(config::name_of(offload.device)));
   if (offload.device == Device::none) return;
   if (offload.device == Device::nvme) {
     Json::Value paths(Json::arrayValue);
@@ -216,20 +213,6 @@ Json::Value budget(const config::ByteBudget& budget) {
   return "auto";
 }
 
-const char* name_of(config::Activations activations) {
-  switch (activations) {
-    case config::Activations::automatic:
-      return "auto";
-    case config::Activations::keep:
-      return "keep";
-    case config::Activations::recompute:
-      return "recompute";
-    case config::Activations::offload:
-      return "offload";
-  }
-  return "auto";
-}
-
 template <typename Format>
 std::string or_auto_name(const std::optional<Format>& format) {
   return format ? std::string(config::name_of(*format)) : "auto";
@@ -254,7 +237,7 @@ void add_sluice(const config::TrainConfig& config, Values& values) {
   values.emplace_back("sluice.approximate", sluice.approximate);
   values.emplace_back("sluice.non_finite",
                       sluice.non_finite == config::NonFinite::stop ? "stop" : "skip");
-  values.emplace_back("sluice.activations", name_of(sluice.activations));
+  values.emplace_back("sluice.activations", std::string(config::name_of(sluice.activations)));
   if (!config.groups.entries.empty())
     values.emplace_back("sluice.groups", groups_of(config.groups.entries));
   values.emplace_back("sluice.no_decay",

@@ -18,6 +18,11 @@
 
 namespace sluice::config {
 
+std::string_view name_of(OffloadConfig::Device device) {
+  constexpr std::string_view kNames[] = {"none", "cpu", "nvme"};  // in the order of the enum
+  return kNames[static_cast<std::size_t>(device)];
+}
+
 namespace {
 
 constexpr const char* kPrecision =
@@ -86,20 +91,17 @@ Schema train_schema(const LoadOptions& options) {
           .ignores_unknown = true};
 }
 
-OffloadConfig::Device device_of(const std::string& name) {
-  if (name == "cpu") return OffloadConfig::Device::cpu;
-  return name == "nvme" ? OffloadConfig::Device::nvme : OffloadConfig::Device::none;
-}
-
 // `section`: offload_param or offload_optimizer. `deprecated`: the older bool key with this
 // meaning.
 OffloadConfig read_offload(Checker& checker, const std::string& section,
                            const std::string& deprecated) {
   const std::string path = "zero_optimization." + section;
   OffloadConfig offload;
-  std::string device = "none";
+  std::string device;
   checker.read(path + ".device", device);
-  offload.device = device_of(device);
+  for (const auto each : {OffloadConfig::Device::cpu, OffloadConfig::Device::nvme}) {
+    if (device == name_of(each)) offload.device = each;
+  }
   checker.read(path + ".pin_memory", offload.pin_memory);
   checker.read(path + ".buffer_count", offload.buffer_count);
   checker.read(path + ".buffer_size", offload.buffer_size);

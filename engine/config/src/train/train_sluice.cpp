@@ -33,6 +33,11 @@ std::optional<ComputeDevice> find_device(const std::string& name) {
   device.index = std::stoi(digits);
   return device;
 }
+std::string_view name_of(Activations activations) {
+  // In the order of the enum.
+  constexpr std::string_view kNames[] = {"auto", "keep", "recompute", "offload"};
+  return kNames[static_cast<std::size_t>(activations)];
+}
 std::string_view name_of(MasterFormat format) {
   return format == MasterFormat::split ? "split" : "fp32";
 }
@@ -110,10 +115,10 @@ void read_activations(Checker& checker, SluiceConfig& sluice) {
   constexpr const char* kDeepSpeeds = "activation_checkpointing.cpu_checkpointing";
   std::string activations;
   checker.read(kHere, activations);
-  if (activations == "auto") sluice.activations = Activations::automatic;
-  if (activations == "keep") sluice.activations = Activations::keep;
-  if (activations == "recompute") sluice.activations = Activations::recompute;
-  if (activations == "offload") sluice.activations = Activations::offload;
+  for (const Activations each :
+       {Activations::automatic, Activations::keep, Activations::recompute, Activations::offload}) {
+    if (activations == name_of(each)) sluice.activations = each;
+  }
   bool to_host = false;
   checker.read(kDeepSpeeds, to_host);
   if (!to_host) return;

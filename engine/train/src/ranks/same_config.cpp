@@ -29,10 +29,6 @@ std::string text_of(double value) {
 std::string text_of(std::integral auto value) {
   return std::to_string(value);
 }
-std::string text_of(config::OffloadConfig::Device device) {
-  using Device = config::OffloadConfig::Device;
-  return device == Device::none ? "none" : device == Device::cpu ? "cpu" : "nvme";
-}
 template <typename T>
 requires requires(T value) {
   name_of(value);

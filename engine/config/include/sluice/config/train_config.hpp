@@ -124,6 +124,8 @@ struct OffloadConfig {
   // The share of the parameters whose states leave the GPU; offload_optimizer only.
   double ratio = 1;
 };
+// The name in the file: "none", "cpu", "nvme".
+std::string_view name_of(OffloadConfig::Device device);
 
 // The section "zero_optimization". Sizes and thresholds count elements, as in DeepSpeed.
 struct ZeroConfig {
@@ -187,6 +189,8 @@ struct IoConfig {
 // - recompute: none saved; backward recomputes them from the unit's input.
 // - offload: as recompute, and the inputs wait in host memory.
 enum class Activations { automatic, keep, recompute, offload };
+// The name in the file: "auto", "keep", "recompute", "offload".
+std::string_view name_of(Activations activations);
 
 // The format of master weights. fp32: fp32 master beside the 16-bit weights, 6 bytes per parameter.
 // split: the 16-bit weights and the lower halves, 4 bytes per parameter.
