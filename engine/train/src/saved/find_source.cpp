@@ -43,17 +43,17 @@ void refuse_existing(const RunSource& found, const std::string& swap,
           lines + ") or configure another directory");
 }
 
+// What goes between ranks, beside numbers and parts. `state` follows from `metadata`.
+constexpr bool RunSource::*kFlags[] = {&RunSource::own_swap, &RunSource::swap_committed,
+                                       &RunSource::swap_holds_state, &RunSource::in_swap_directory};
+constexpr std::string RunSource::*kTexts[] = {&RunSource::directory, &RunSource::metadata,
+                                              &RunSource::older};
+
 // The choice of rank 0, for the other ranks.
 std::string text_of(const RunSource& source) {
-  const auto flag = [](bool value) { return std::string(value ? "1" : ""); };
-  std::vector<std::string> texts{source.directory,
-                                 flag(source.own_swap),
-                                 flag(source.swap_committed),
-                                 flag(source.swap_holds_state),
-                                 flag(source.in_swap_directory),
-                                 source.metadata,
-                                 source.older,
-                                 std::to_string(source.last_order)};
+  std::vector<std::string> texts{std::to_string(source.last_order)};
+  for (const auto flag : kFlags) texts.emplace_back(source.*flag ? "1" : "");
+  for (const auto text : kTexts) texts.push_back(source.*text);
   for (const models::SavedPart& part : source.parts) {
     texts.push_back(part.folder);
     texts.push_back(part.digest ? std::to_string(*part.digest) : "");
@@ -64,15 +64,11 @@ std::string text_of(const RunSource& source) {
 RunSource parse_source(const std::string& text) {
   const std::vector<std::string> texts = models::unpack_texts(text);
   RunSource source;
-  source.directory = texts.at(0);
-  source.own_swap = !texts.at(1).empty();
-  source.swap_committed = !texts.at(2).empty();
-  source.swap_holds_state = !texts.at(3).empty();
-  source.in_swap_directory = !texts.at(4).empty();
-  source.metadata = texts.at(5);
-  source.older = texts.at(6);
-  source.last_order = std::stoll(texts.at(7));
-  for (std::size_t i = 8; i + 1 < texts.size(); i += 2) {
+  std::size_t i = 0;
+  source.last_order = std::stoll(texts.at(i++));
+  for (const auto flag : kFlags) source.*flag = !texts.at(i++).empty();
+  for (const auto each : kTexts) source.*each = texts.at(i++);
+  for (; i + 1 < texts.size(); i += 2) {
     source.parts.push_back(
         {texts[i], texts[i + 1].empty() ? std::nullopt
                                         : std::optional<std::uint64_t>(std::stoull(texts[i + 1]))});
