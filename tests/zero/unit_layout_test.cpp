@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <utility>
 
 #include "sluice/base/error.hpp"
 
@@ -45,6 +46,21 @@ TEST(UnitLayout, TheFlatBufferSplitsIntoAlignedShards) {
     }
     EXPECT_EQ(next, layout.flat_count) << world_size;
   }
+}
+
+TEST(UnitLayout, ARangeHasAPartOfEachParameterThatItMeets) {
+  const ParamLayout bias = example(1).params[1];  // elements 64 to 74
+  const auto part = [&](std::uint64_t begin, std::uint64_t count) {
+    const ShardRange range = part_in(bias, begin, count);
+    return std::pair(range.count == 0 ? 0 : range.begin, range.count);
+  };
+  using Part = std::pair<std::uint64_t, std::uint64_t>;
+  EXPECT_EQ(part(0, 160), Part(64, 11));
+  EXPECT_EQ(part(60, 10), Part(64, 6));
+  EXPECT_EQ(part(70, 3), Part(70, 3));
+  EXPECT_EQ(part(74, 86), Part(74, 1));
+  EXPECT_EQ(part(0, 64), Part(0, 0));
+  EXPECT_EQ(part(75, 85), Part(0, 0));
 }
 
 TEST(UnitLayout, RanksAndWorldsThatDoNotExistAreRefused) {

@@ -1,5 +1,6 @@
 #include "sluice/zero/unit_layout.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "sluice/base/bytes.hpp"
@@ -24,6 +25,12 @@ void finish_layout(UnitLayout& layout, int world_size) {
   SLUICE_CHECK(world_size >= 1, "world size of " + std::to_string(world_size));
   layout.flat_count = align_up(
       layout.flat_count, checked_mul(kShardAlignment, static_cast<std::uint64_t>(world_size)));
+}
+
+ShardRange part_in(const ParamLayout& param, std::uint64_t begin, std::uint64_t count) {
+  const std::uint64_t from = std::max(begin, param.offset_count);
+  const std::uint64_t to = std::min(begin + count, param.offset_count + param.count);
+  return {from, to > from ? to - from : 0};
 }
 
 ShardRange shard_range(const UnitLayout& layout, int rank, int world_size) {

@@ -122,13 +122,11 @@ std::vector<zero::UnitLayout> gpt2_units(const config::ModelConfig& model, int w
 void fill_initial(const config::ModelConfig& model, const zero::UnitLayout& unit,
                   std::uint64_t seed, std::uint64_t offset_count, std::span<float> values) {
   std::fill(values.begin(), values.end(), 0.0F);
-  const std::uint64_t end_count = offset_count + values.size();
   for (const zero::ParamLayout& param : unit.params) {
-    const std::uint64_t begin = std::max(offset_count, param.offset_count);
-    const std::uint64_t end = std::min(end_count, param.offset_count + param.count);
-    if (begin >= end) continue;
-    fill_param(model, param, seed, begin - param.offset_count,
-               values.subspan(begin - offset_count, end - begin));
+    const zero::ShardRange part = zero::part_in(param, offset_count, values.size());
+    if (part.count == 0) continue;
+    fill_param(model, param, seed, part.begin - param.offset_count,
+               values.subspan(part.begin - offset_count, part.count));
   }
 }
 

@@ -26,14 +26,12 @@ constexpr std::uint64_t kTileBytes = 4 * kMiB;  // whole checksum chunks
 // buffer.
 void write_params(WeightFiles& files, std::size_t first_tensor, const zero::UnitLayout& unit,
                   std::uint64_t begin, std::span<const float> values) {
-  const std::uint64_t end = begin + values.size();
   for (std::size_t p = 0; p < unit.params.size(); ++p) {
     const zero::ParamLayout& param = unit.params[p];
-    const std::uint64_t from = std::max(begin, param.offset_count);
-    const std::uint64_t to = std::min(end, param.offset_count + param.count);
-    if (from >= to) continue;
-    files.write_fp32(first_tensor + p, from - param.offset_count,
-                     values.subspan(from - begin, to - from));
+    const zero::ShardRange part = zero::part_in(param, begin, values.size());
+    if (part.count == 0) continue;
+    files.write_fp32(first_tensor + p, part.begin - param.offset_count,
+                     values.subspan(part.begin - begin, part.count));
   }
 }
 

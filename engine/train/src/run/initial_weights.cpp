@@ -148,15 +148,13 @@ StateUpdater::Fill InitialWeights::fill_of(std::size_t unit) const {
 void InitialWeights::fill_from_file(std::size_t unit, std::uint64_t offset_count,
                                     std::span<float> values) const {
   std::fill(values.begin(), values.end(), 0.0F);  // padding
-  const std::uint64_t end = offset_count + values.size();
   for (const zero::ParamLayout& param : plan_.layouts[unit].params) {
-    const std::uint64_t from = std::max(offset_count, param.offset_count);
-    const std::uint64_t to = std::min(end, param.offset_count + param.count);
-    if (from >= to) continue;
+    const zero::ShardRange part = zero::part_in(param, offset_count, values.size());
+    if (part.count == 0) continue;
     const models::WeightReader::Tensor& tensor = *find_tensor(*file_, param.name);
-    const std::span<float> part = values.subspan(from - offset_count, to - from);
-    file_->read_fp32(tensor, from - param.offset_count, part);
-    check_finite(tensor, from - param.offset_count, part);
+    const std::span<float> filled = values.subspan(part.begin - offset_count, part.count);
+    file_->read_fp32(tensor, part.begin - param.offset_count, filled);
+    check_finite(tensor, part.begin - param.offset_count, filled);
   }
 }
 

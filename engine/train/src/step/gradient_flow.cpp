@@ -143,13 +143,11 @@ std::string GradientFlow::first_non_finite(std::size_t unit, std::span<std::byte
   const std::size_t element = size_of(plan_.config.gradient_dtype());
   const std::uint64_t first_count =
       zero::shard_range(plan_.layouts[unit], plan_.config.rank, plan_.config.world_size).begin;
-  const std::uint64_t end_count = first_count + shard.size() / element;
   for (const zero::ParamLayout& param : plan_.layouts[unit].params) {
-    const std::uint64_t begin = std::max(first_count, param.offset_count);
-    const std::uint64_t end = std::min(end_count, param.offset_count + param.count);
-    if (begin >= end) continue;
-    const auto part = shard.subspan((begin - first_count) * element, (end - begin) * element);
-    if (!cpu_adam::gradient_stats(gradient_span(part, plan_.config.gradient_dtype()),
+    const zero::ShardRange part = zero::part_in(param, first_count, shard.size() / element);
+    if (part.count == 0) continue;
+    const auto values = shard.subspan((part.begin - first_count) * element, part.count * element);
+    if (!cpu_adam::gradient_stats(gradient_span(values, plan_.config.gradient_dtype()),
                                   *resources_.executor)
              .finite)
       return param.name;

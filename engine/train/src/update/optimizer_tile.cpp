@@ -62,14 +62,13 @@ std::string first_non_finite(const zero::UnitLayout& layout,
                              const cpu_adam::OptimizerConfig& optimizer, std::uint64_t begin,
                              std::uint64_t count, const cpu_adam::Tile& tile) {
   for (const zero::ParamLayout& param : layout.params) {
-    const std::uint64_t from = std::max(begin, param.offset_count);
-    const std::uint64_t to = std::min(begin + count, param.offset_count + param.count);
-    if (from >= to) continue;
+    const zero::ShardRange part = zero::part_in(param, begin, count);
+    if (part.count == 0) continue;
     const std::size_t bad =
-        cpu_adam::first_non_finite(optimizer, part_of(tile, from - begin, to - from));
-    if (bad == to - from) continue;
-    return param.name + " (element " + format_count(from - param.offset_count + bad) + " of " +
-           format_count(param.count) + ")";
+        cpu_adam::first_non_finite(optimizer, part_of(tile, part.begin - begin, part.count));
+    if (bad == part.count) continue;
+    return param.name + " (element " + format_count(part.begin - param.offset_count + bad) +
+           " of " + format_count(param.count) + ")";
   }
   return "";
 }

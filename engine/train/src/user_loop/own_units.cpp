@@ -178,12 +178,10 @@ StateUpdater::Fill OwnUnits::fill_of(std::size_t layout, std::uint64_t first_cou
     const std::uint64_t offset = first_count + from;
     std::fill(to.begin(), to.end(), 0.0F);  // padding
     for (std::size_t p = 0; p < params.size(); ++p) {
-      const std::uint64_t begin = std::max(offset, params[p].offset_count);
-      const std::uint64_t end =
-          std::min(offset + to.size(), params[p].offset_count + params[p].count);
-      if (begin >= end) continue;
-      read_values(values[p], begin - params[p].offset_count,
-                  to.subspan(begin - offset, end - begin));
+      const zero::ShardRange part = zero::part_in(params[p], offset, to.size());
+      if (part.count == 0) continue;
+      read_values(values[p], part.begin - params[p].offset_count,
+                  to.subspan(part.begin - offset, part.count));
     }
   };
 }

@@ -41,10 +41,9 @@ Overlap overlap_of(const StateUpdater::Values& values, std::uint64_t first_count
                    std::optional<std::size_t> moment, const zero::ParamLayout& param) {
   const std::span<float> all = moment ? values.moments[*moment] : values.master;
   const std::uint64_t first = first_count + values.offset_count;
-  const std::uint64_t begin = std::max(first, param.offset_count);
-  const std::uint64_t end = std::min(first + all.size(), param.offset_count + param.count);
-  if (begin >= end) return {};
-  return {all.subspan(begin - first, end - begin), begin - param.offset_count};
+  const zero::ShardRange part = zero::part_in(param, first, all.size());
+  if (part.count == 0) return {};
+  return {all.subspan(part.begin - first, part.count), part.begin - param.offset_count};
 }
 
 }  // namespace

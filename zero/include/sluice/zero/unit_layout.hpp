@@ -50,13 +50,15 @@ void add_param(UnitLayout& layout, std::string name, std::vector<std::int64_t> s
 // kShardAlignment elements. Throws InvalidArgument for a world size below 1.
 void finish_layout(UnitLayout& layout, int world_size);
 
-// Elements [begin, begin + count) of a unit's flat buffer that `rank` owns.
+// Elements [begin, begin + count) of a unit's flat buffer.
 struct ShardRange {
   std::uint64_t begin = 0;
   std::uint64_t count = 0;
 };
-// Throws InvalidArgument for a rank outside 0 to world_size - 1, and for a layout that was finished
-// for another number of ranks.
+// Those of the parameter among elements [begin, begin + count). A count of 0: there are none.
+ShardRange part_in(const ParamLayout& param, std::uint64_t begin, std::uint64_t count);
+// Those that `rank` owns. Throws InvalidArgument for a rank outside 0 to world_size - 1, and for a
+// layout that was finished for another number of ranks.
 ShardRange shard_range(const UnitLayout& layout, int rank, int world_size);
 // Elements of each rank's shard. Throws as shard_range().
 std::uint64_t shard_count(const UnitLayout& layout, int world_size);
