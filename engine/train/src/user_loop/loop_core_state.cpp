@@ -237,7 +237,10 @@ void LoopCore::finish() {
   check_whole();
   order_->pause();
   finish_step(true);
+  // Reductions of a step that has not ended use the communicator of this thread.
+  const std::exception_ptr lost = error_of([this] { finish_moves(); });
   if (!options_.scratch) close_swap(*resources_);
+  if (lost) std::rethrow_exception(lost);
   const MissedCheckpoints missed = std::exchange(progress_.missed, {});
   if (missed.count > 0) {
     throw StorageError(config_.sluice.checkpoints.directory, missed_text(missed));
