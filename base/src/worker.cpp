@@ -1,6 +1,7 @@
 #include "sluice/base/worker.hpp"
 
 #include <exception>
+#include <optional>
 #include <utility>
 
 namespace sluice {
@@ -31,7 +32,7 @@ Ticket Worker::begin(std::function<void()> task) {
 
 void Worker::run() {
   for (;;) {
-    Item item;
+    std::optional<Item> item;  // an Item of its own would allocate, and this thread has no caller
     {
       MutexLock lock(mutex_);
       while (queue_.empty() && !stopping_) changed_.wait(mutex_);
@@ -41,12 +42,12 @@ void Worker::run() {
     }
     std::exception_ptr error;
     try {
-      item.task();
+      item->task();
     } catch (...) {
       error = std::current_exception();
     }
-    item.task = nullptr;  // frees the task's captures before its ticket ends
-    item.done.complete(std::move(error));
+    item->task = nullptr;  // frees the task's captures before its ticket ends
+    item->done.complete(std::move(error));
   }
 }
 

@@ -271,5 +271,36 @@ TEST_P(TrainFaults, SaysWhenTheCommittedStepMayNotBeOnItsDrive) {
 INSTANTIATE_TEST_SUITE_P(Drive, TrainFaults, ::testing::Values("ENOSPC", "EIO", "EROFS", "gone"),
                          [](const auto& fault) { return std::string(fault.param); });
 
+// One allocation of the thread that updates fails, whichever it is: the run ends by itself, and a
+// resumed one goes on.
+TEST(TrainMemory, ThatIsShortInAnUpdateEndsTheRun) {
+  constexpr int kMostAllocations = 400;
+  constexpr int kApart = 9;
+  constexpr int kStepsHere = 2;
+  const TrainFolder folder;
+  test::write_file(folder.model(), kSmallestModel);
+  TrainSetup setup;
+  setup.accumulation = 1;
+  const std::string log = folder.path("log");
+  test::write_file(folder.config(), test::config_json(setup, folder.path("swap")));
+  int ended = 0;
+  for (int at = 1; at < kMostAllocations; at += kApart) {
+    SCOPED_TRACE("allocation " + std::to_string(at));
+    for (const char* left : {"log", "swap", "report"}) fs::remove_all(folder.path(left));
+    fs::create_directory(folder.path("swap"));
+    const ProgramResult run = test::run_sluice(folder.arguments("report", kStepsHere),
+                                               {{"LD_PRELOAD", SLUICE_MEMORY_INJECTOR},
+                                                {"SLUICE_FAULT_AT", std::to_string(at)},
+                                                {"SLUICE_FAULT_LOG", log}},
+                                               [] { ::alarm(kMostSeconds); });
+    if (!fs::exists(log)) break;  // there are fewer
+    EXPECT_TRUE(run.exit_code == 0 || run.exit_code == 1) << run.exit_code << "\n" << run.err;
+    if (run.exit_code == 0) continue;
+    ++ended;
+    EXPECT_EQ(folder.train("report", kStepsHere, {"--resume"}).exit_code, 0);
+  }
+  EXPECT_GT(ended, 0) << "no allocation failed, so nothing was tested";
+}
+
 }  // namespace
 }  // namespace sluice::power

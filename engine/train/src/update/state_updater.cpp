@@ -181,8 +181,9 @@ StateUpdater::Update StateUpdater::begin_last_of_update(std::size_t unit, TileWo
     MutexLock lock(mutex_);
     elements_ += placement_->shard_count(unit);
   }
+  Update
+      update;  // before its source: on the way of an error a ticket waits for a source that lives
   auto current = std::make_shared<TicketSource>();
-  Update update;
   update.weights = current->ticket();
   work.weights_current = [current, failed,
                           slot = std::make_shared<offload::TileLease>(std::move(gradients))](

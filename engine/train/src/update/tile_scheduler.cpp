@@ -80,13 +80,20 @@ Ticket TileScheduler::begin(std::size_t unit, TileWork work) {
   const std::size_t tiles = whole ? 1 : placement_.tiles_of(unit);
   auto countdown = std::make_shared<UnitCountdown>(tiles, std::move(work));
   Ticket ticket = countdown->ticket();
+  const UnitCountdown* const own = countdown.get();
   {
     MutexLock lock(mutex_);
     waiting_.emplace(unit, Waiting{std::move(countdown), 0, tiles});
     note_change();
   }
   if (device_) device_->wake();
-  post([this] { run_waiting(); });
+  try {
+    post([this] { run_waiting(); });
+  } catch (...) {
+    MutexLock lock(mutex_);  // else the ticket waits for work that nobody begins
+    std::erase_if(waiting_, [own](const auto& each) { return each.second.countdown.get() == own; });
+    throw;
+  }
   return ticket;
 }
 
@@ -251,8 +258,9 @@ void TileScheduler::begin_tile(const NextTile& next) {
     return io_.begin_reads(next.range, next.countdown->work(), tile);
   };
   job.begin_compute = [this, next, checksums](Bytes tile) {
-    const auto computed = std::make_shared<TicketSource>();
+    // Before their source: on the way of an error a ticket waits for a source that lives.
     offload::Tickets tickets;
+    const auto computed = std::make_shared<TicketSource>();
     tickets.push_back(computed->ticket());
     compute(next, tile, *checksums,
             [computed](const std::exception_ptr& error) { computed->complete(error); });
