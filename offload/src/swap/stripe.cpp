@@ -325,10 +325,11 @@ void write_labels(const Stripe& stripe, LabelState state) {
     entry["weight"] = stripe.layout.weights()[i];
     root["directories"].append(entry);
   }
+  Json::StreamWriterBuilder writer;
+  writer["emitUTF8"] = true;  // a name that is no UTF-8 stays as it is
   for (std::size_t i = 0; i < stripe.directories.size(); ++i) {
     root["part"] = Json::UInt{static_cast<unsigned>(i)};
-    replace_file(label_path(stripe.directories[i]),
-                 Json::writeString(Json::StreamWriterBuilder(), root) + "\n",
+    replace_file(label_path(stripe.directories[i]), Json::writeString(writer, root) + "\n",
                  {.mode = kStoreFileMode, .sync = FileSync::fsync, .advice_if_full = "make space"});
     sync_directory(stripe.directories[i]);
   }

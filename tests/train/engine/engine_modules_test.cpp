@@ -146,5 +146,16 @@ TEST(OwnLoopModules, AWarningSaysWhereTrainedWeightsEndWithTheEngine) {
   EXPECT_FALSE(logged([](Trained& trained) { trained.engine.restore_modules(); }));
 }
 
+// Files of weights and states would not find them again.
+TEST(OwnLoopModules, HaveNamesInUtf8) {
+  Engine engine(config_of({}));
+  EXPECT_THAT(message_of([&] { engine.add_unit("a\xff", torch::nn::Linear(4, 4)); }),
+              HasSubstr("of a unit or a parameter is no UTF-8"));
+  torch::nn::Sequential named;
+  named->push_back("\xe9", torch::nn::Linear(4, 4));
+  EXPECT_THAT(message_of([&] { engine.add_unit("b", named); }), HasSubstr("is no UTF-8"));
+  engine.add_unit("\u00e9", torch::nn::Linear(4, 4));
+}
+
 }  // namespace
 }  // namespace sluice::test

@@ -6,6 +6,7 @@
 
 #include "device/tensor_bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/text.hpp"
 #include "sluice/models/bound_params.hpp"
 #include "sluice/plan/make_plan.hpp"
 #include "user_loop/nan_pages.hpp"
@@ -60,15 +61,27 @@ void add_once(std::vector<std::size_t>& list, std::size_t value) {
   if (at == list.end() || *at != value) list.insert(at, value);
 }
 
+// Files of weights and states have UTF-8 names: another one would not be found again.
+void check_name(const std::string& name) {
+  for (std::string_view rest = name; !rest.empty();) {
+    const std::size_t length = utf8_length(rest);
+    SLUICE_CHECK(length > 0, "the name \"" + name + "\" of a unit or a parameter is no UTF-8");
+    rest.remove_prefix(length);
+  }
+}
+
 }  // namespace
 
 std::size_t OwnUnits::add(OwnUnit unit) {
   SLUICE_CHECK(!unit.name.empty(), "a unit needs a name");
+  check_name(unit.name);
   for (const OwnUnit& other : units_)
     SLUICE_CHECK(other.name != unit.name, "there are two units " + unit.name);
   if (unit.module) {
-    for (const auto& param : unit.module->named_parameters())
+    for (const auto& param : unit.module->named_parameters()) {
+      check_name(param.key());
       unit.named.push_back({unit.name + "." + param.key(), param.value()});
+    }
   }
   units_.push_back(std::move(unit));
   return units_.size() - 1;
