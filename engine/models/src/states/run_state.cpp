@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <new>
 #include <optional>
 
 #include "sluice/base/bytes.hpp"
@@ -171,6 +172,8 @@ RunState parse_run_state(const std::string& json, const std::string& path) {
     for (const Json::Value& unit : root["units"]) state.units.push_back(to_unit(unit));
     check_ranges(state);
     return state;
+  } catch (const std::bad_alloc&) {
+    throw;
   } catch (const std::exception& error) {
     throw StorageError(path, std::string("the run's description is damaged: ") + error.what());
   }

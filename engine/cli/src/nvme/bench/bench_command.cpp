@@ -23,6 +23,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/text.hpp"
+#include "sluice/base/threads.hpp"
 #include "sluice/nvme/paired_ratios.hpp"
 #include "terminal/text_format.hpp"
 
@@ -42,14 +43,16 @@ double seconds_since(Clock::time_point begin) {
 class RunningLoad {
  public:
   RunningLoad(BenchTarget& target, double seconds, const std::atomic<int>& stop)
-      : target_(target), moved_bytes_(moved()), thread_([this, seconds, &stop] {
+      : target_(target),
+        moved_bytes_(moved()),
+        thread_(start_thread("sluice-bench", [this, seconds, &stop] {
           try {
             result_ = target_.load().run(seconds, [&stop] { return stop != 0; });
           } catch (...) {
             error_ = std::current_exception();
           }
           done_ = true;
-        }) {}
+        })) {}
   ~RunningLoad() {
     if (thread_.joinable()) thread_.join();
   }
