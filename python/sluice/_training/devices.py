@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from .._launcher import local_rank
+from .units import is_wide_float
 
 log = logging.getLogger("sluice")
 
@@ -60,6 +61,6 @@ def check_has_values(model: nn.Module) -> None:
 
 
 def move(tensors: Iterable[torch.Tensor], device: torch.device, dtype: torch.dtype) -> None:
-    """Puts tensors where the model computes, in its data type where they are floating-point numbers."""
+    """Puts tensors where the model computes, in its data type where they are floating-point numbers of 16 bits or more."""
     for tensor in tensors:
-        tensor.data = tensor.data.to(device, dtype if tensor.is_floating_point() else None)
+        tensor.data = tensor.data.to(device, dtype if is_wide_float(tensor) else None)

@@ -31,13 +31,18 @@ class Unit:
 
 
 def is_kept(parameter: torch.Tensor) -> bool:
-    """Whether a parameter stays in its module, as buffers do: it has no elements, or is frozen and no floating-point number.
+    """Whether a parameter stays in its module, as buffers do: it has no elements, or is frozen and of a type that none trains in.
 
     One that an engine has emptied is another matter.
     """
     if parameter.numel() == 0:
         return not hasattr(parameter, "ds_shape")
-    return not parameter.requires_grad and not parameter.is_floating_point()
+    return not parameter.requires_grad and not is_wide_float(parameter)
+
+
+def is_wide_float(tensor: torch.Tensor) -> bool:
+    """Whether it has floating-point numbers of 16 bits or more. Those of 8 bits are a storage format, as quantized models have."""
+    return tensor.is_floating_point() and tensor.itemsize > 1
 
 
 def _has_parameters(module: nn.Module) -> bool:

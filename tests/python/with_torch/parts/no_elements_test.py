@@ -1,4 +1,4 @@
-"""Parameters that stay in their modules: those without elements, and frozen whole numbers."""
+"""Parameters that stay in their modules: those without elements, and frozen ones of a type that none trains in."""
 
 from __future__ import annotations
 
@@ -68,3 +68,30 @@ def test_frozen_whole_numbers_stay_and_the_others_train_as_in_pytorch() -> None:
     assert state["version"].tolist() == [3]
     engine.destroy()
     assert engine.module.version.tolist() == [3]
+
+
+class WithStored(Tied):
+    """Frozen weights as quantized models store them, in a block, and a buffer of them."""
+
+    class Inner(Block):
+        def __init__(self) -> None:
+            super().__init__(WIDTH)
+            self.scale = nn.Parameter(torch.rand(WIDTH).to(torch.float8_e4m3fn), requires_grad=False)
+            self.register_buffer("shift", torch.rand(WIDTH).to(torch.float8_e5m2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * self.scale.to(x.dtype) + self.shift.to(x.dtype)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([self.Inner() for _ in range(2)])
+
+
+def test_frozen_numbers_of_8_bits_stay_in_their_type() -> None:
+    assert_follows(WithStored)
+    engine = sluice.initialize(model=make(WithStored), config=config(bf16={"enabled": True}))[0]
+    train(engine, range(1))
+    state = engine.module_state_dict()
+    assert (state["blocks.1.scale"].dtype, state["blocks.1.shift"].dtype) == (torch.float8_e4m3fn, torch.float8_e5m2)
+    assert torch.equal(state["blocks.0.scale"].float(), make(WithStored).blocks[0].scale.float())
+    engine.destroy()
