@@ -68,7 +68,7 @@ class SluiceEngine(EngineCheckpoints):
         client = optimizer if optimizer is None or isinstance(optimizer, torch.optim.Optimizer) else optimizer(
             list(model.parameters()) if groups is None else groups
         )
-        self.module = model
+        self.module, self.collate_fn = model, collate_fn
         self.global_rank, self.world_size = ranks.rank(), ranks.world_size()
         self.local_rank = local_rank()
         self._optimizer_class = None if client is None else type(client).__name__
@@ -100,7 +100,6 @@ class SluiceEngine(EngineCheckpoints):
             )
             self.loop = self._offloaded.loop
             self._configured = beside or self.loop
-            self.collate_fn = collate_fn
             with contextlib.nullcontext() if self._is_guest else self._offloaded.undone_on_error():
                 self.optimizer = SluiceOptimizer(self, self._offloaded, client, groups)
                 schedule = self._section("scheduler") if has_groups else None
@@ -275,6 +274,8 @@ class SluiceEngine(EngineCheckpoints):
         self._check_own("train_batch")
         count = self.gradient_accumulation_steps()
         if self.loop.in_step:
+            self._offloaded.hooks.recover_between_passes()  # drops the gradients that the last call could not
+        if self.loop.in_step:
             raise ValueError(
                 f"train_batch() is a whole step, and one has begun, with {self.loop.in_step} of {count} micro-batches: end it with "
                 "backward() and step() of the others, or with step() alone where step() has raised an error"
@@ -309,7 +310,7 @@ class SluiceEngine(EngineCheckpoints):
         except BaseException as error:
             if self.loop.in_step:
                 log.warning("train_batch() ends with %s: the gradients of this step so far are dropped", type(error).__name__)
-                self._offloaded.hooks.abandon()
+                self._offloaded.hooks.drop_step()
                 self._had_backward = False
             raise
 

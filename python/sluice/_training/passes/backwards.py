@@ -45,14 +45,14 @@ def _before_gradient(backwards: weakref.ref[Backwards], number: int, gradient: t
 class Backwards:
     """The units that are open in a backward.
 
-    ``claim``: calls :meth:`note_begun` where no other thread is inside a pass, and returns what it does. ``drop_failed``: cleans
-    up after a backward that has failed.
+    ``claim``: calls :meth:`note_begun` where no other thread is inside a pass, and returns what it does. ``drop_lost``: cleans
+    up after a backward that has failed, and drops the gradients of a step that is lost.
     """
 
     def __init__(
-        self, loop: WatchedLoop, states: Sequence[State], claim: Callable[[], bool], drop_failed: Callable[[], None]
+        self, loop: WatchedLoop, states: Sequence[State], claim: Callable[[], bool], drop_lost: Callable[[], None]
     ) -> None:
-        self._loop, self._claim, self._drop_failed = loop, claim, drop_failed
+        self._loop, self._claim, self._drop_lost = loop, claim, drop_lost
         self.is_running = False  # a backward has begun; it stays True where an exception ends it
         self._task: Callable[[], object] = lambda: None  # a weak reference to what PyTorch keeps for the running backward
         self.by_layers = False  # a step goes layer by layer: its backwards are those of one micro-batch
@@ -168,8 +168,7 @@ class Backwards:
         """Notes that a backward runs. Returns whether this is the first call in it."""
         if self.is_on():
             return False
-        if self.is_running:
-            self._drop_failed()
+        self._drop_lost()
         self._task = self._queued()
         self.is_running = True
         return True

@@ -72,7 +72,8 @@ class Hooks:
         self._watched: list[nn.Module] = []
         self.is_undivided_noted = False  # a warning has named an output whose gradient is not divided
         self._is_changing = False  # units are entered or left; stays True where an exception ends that
-        self._backwards = Backwards(loop, self._states, self._claim_backward, self.drop_failed)
+        self._is_step_lost = False  # see drop_step()
+        self._backwards = Backwards(loop, self._states, self._claim_backward, self._drop_lost)
         self._thread = OneThread(self._modules, self._backwards)
         for unit, state in zip(units, self._states):
             before = functools.partial(self._before_forward, state)
@@ -271,9 +272,12 @@ class Hooks:
         yield
         self._backwards.close_state(state)
 
-    def announced(self, what: str) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def announced(self, what: str) -> Iterator[None]:
         """A pass that an engine begins and ends. ``what``: the pass, in words. Raises ValueError where another thread is inside one."""
-        return self._thread.announced(what)
+        with self._thread.announced(what):
+            self.recover()
+            yield
 
     def _claim_backward(self) -> bool:
         return self._thread.claim_backward()
@@ -283,13 +287,19 @@ class Hooks:
         self._backwards.begin()
 
     def recover(self) -> None:
-        """Cleans up after a backward that ended with an exception: the gradients of the step are dropped.
+        """Cleans up after a backward that ended with an exception: the gradients of the step are dropped. So are those of a lost step.
 
-        Raises ValueError while another thread is inside one.
+        Raises ValueError while another thread is inside a pass.
         """
-        if self._backwards.is_running and torch._C._current_graph_task_id() == -1:
+        if (self._backwards.is_running or self._is_step_lost) and torch._C._current_graph_task_id() == -1:
             self._thread.check(_USE)
+            self._drop_lost()
+
+    def _drop_lost(self) -> None:
+        if self._backwards.is_running:
             self.drop_failed()
+        elif self._is_step_lost and not self._is_left_open():
+            self.abandon()
 
     def recover_between_passes(self) -> None:
         """As :meth:`recover`, and leaves the units of a forward that an exception ended. Nothing inside a forward.
@@ -315,6 +325,12 @@ class Hooks:
         log.warning("a backward has failed: the gradients of this step so far are dropped")
         self.abandon()
 
+    def drop_step(self) -> None:
+        """Drops the gradients of the step so far. Where another thread is inside a pass, this waits for the next pass or use of weights."""
+        self._is_step_lost = True
+        with contextlib.suppress(ValueError), self._thread.announced("a drop of gradients"):
+            self.abandon()
+
     def drop_gradients(self) -> None:
         """Drops the gradients of the step so far. Nothing where no backward has come since step() counted a micro-batch."""
         self.recover_between_passes()
@@ -334,6 +350,7 @@ class Hooks:
             return
         if self._is_changing:
             log.warning("an exception came while a unit was gathered or released: the gradients of this step so far are dropped")
+        if self._is_changing or self._is_step_lost:
             self.abandon()
             return
         for state in self._states:
@@ -352,6 +369,6 @@ class Hooks:
             state.is_borrowed = state.is_held = False
         self._borrowed.clear()
         self._depth = 0
-        self._is_changing = False
+        self._is_changing = self._is_step_lost = False
         self._backwards.abandon()
         self.loop.forget_gradients()

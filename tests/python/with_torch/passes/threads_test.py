@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ class Waits(torch.nn.Module):
         assert self.may_go_on.wait(SECONDS)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.where == "begin of forward":
+            self.wait()
         y: torch.Tensor = self.inner(x)
         if self.where == "forward":
             self.wait()
@@ -199,6 +201,62 @@ def test_a_backward_inside_another_threads_forward_is_refused_and_changes_nothin
     waits.where = ""
     engine.backward(engine(values(0)).square().mean())
     engine.step()
+    torch.testing.assert_close(engine.module_state_dict(), dict(trained_plainly(1).state_dict()))
+    engine.destroy()
+
+
+def squared(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return (output - target).square().mean()
+
+
+def batch(number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return values(number), torch.zeros(2, 1)
+
+
+def stepped(engine: Any, outputs: list[torch.Tensor], by_engine: bool = True) -> None:
+    """A step of two micro-batches, whose outputs may be there."""
+    for output in outputs:
+        loss = output.square().mean()
+        engine.backward(loss) if by_engine else loss.backward()
+        engine.step()
+
+
+AFTERWARDS: dict[str, Callable[[Any, torch.Tensor], object]] = {
+    "train_batch": lambda engine, output: engine.train_batch(iter([batch(0), batch(0)]), squared),
+    "forwards": lambda engine, output: stepped(engine, [engine(values(0)), engine(values(0))]),
+    "backwards": lambda engine, output: stepped(engine, [output, engine(values(0))]),
+    "backwards of the script": lambda engine, output: stepped(engine, [output, engine(values(0))], by_engine=False),
+}
+
+
+@pytest.mark.parametrize("next_call", AFTERWARDS)
+def test_a_step_that_another_threads_forward_ends_is_dropped_after_that_forward(next_call: str) -> None:
+    model = a_model()
+    waits, engine = model[1], engine_of(model, config(gradient_accumulation_steps=2))
+
+    with ThreadPoolExecutor(1, "evaluates") as pool:
+        running = []
+
+        def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+            yield batch(1)
+            waits.where = "begin of forward"
+            running.append(pool.submit(lambda: engine(values(0))))
+            assert waits.is_reached.wait(SECONDS)
+            yield batch(2)
+
+        try:
+            with pytest.raises(ValueError, match="the thread evaluates_0 is inside a forward"):
+                engine.train_batch(batches(), squared)
+        finally:
+            waits.may_go_on.set()
+        output = running[0].result()
+    waits.where = ""
+    torch.testing.assert_close(output, a_model()(values(0)))
+    AFTERWARDS[next_call](engine, output)
+    plain = a_model()
+    squared(plain(values(0)), torch.zeros(2, 1)).backward()  # type: ignore[no-untyped-call]
+    norm = torch.nn.utils.get_total_norm(each.grad for each in plain.parameters() if each.grad is not None)
+    assert engine.get_global_grad_norm() == pytest.approx(norm.item())
     torch.testing.assert_close(engine.module_state_dict(), dict(trained_plainly(1).state_dict()))
     engine.destroy()
 
