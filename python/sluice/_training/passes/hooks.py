@@ -168,8 +168,9 @@ class Hooks:
                 tensor.register_hook(functools.partial(self._backwards.begin_call, call))
 
     def _parameter_used(self, state: State) -> None:
-        if self._depth == 0 or state.entered or state.is_borrowed or state.open_calls > 0 or not self._thread.is_mine():
+        if self._depth == 0 or state.entered or state.is_borrowed or state.open_calls > 0 or self._thread.other():
             return
+        self._thread.claim()  # of a compiled model, no hook may have done so
         self._is_changing = True
         self.loop.enter(state.index, torch.is_grad_enabled() or self.model.training)
         state.is_borrowed = True

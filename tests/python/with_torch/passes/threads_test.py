@@ -81,6 +81,7 @@ def test_a_forward_inside_another_threads_pass_is_refused_and_changes_nothing(wh
         assert waits.is_reached.wait(SECONDS)
         try:
             message = f"in the thread MainThread, and the thread trains_0 {said}.*Lock"
+            assert isinstance(model[2].weight, torch.nn.Parameter)  # to look at a parameter is no use of it
             for _ in range(2):
                 with torch.no_grad(), pytest.raises(ValueError, match=message):
                     engine(values(1))
@@ -321,8 +322,10 @@ sys.path[:0] = sys.argv[1:]
 from concurrent.futures import ThreadPoolExecutor
 import torch, torch._dynamo.utils
 from small_models import config, engine_of
-from threads_test import a_model, values
+from threads_test import Borrows, a_model, values
+"""
 
+ONE_GRAPH = """
 model = a_model()
 engine = engine_of(torch.nn.Sequential(model[0], torch.nn.Tanh(), model[2]), config())
 compiled = torch.compile(engine.module, backend="eager")
@@ -336,9 +339,36 @@ assert "_current_graph_task_id" not in breaks, breaks
 assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 """
 
+BORROWED = """
+model = Borrows()
+expected = model(values(0)).detach()
+engine = engine_of(model, config())
+compiled = torch.compile(engine.module, backend="eager")
+with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+    for pool in (first, second, first):
+        torch.testing.assert_close(pool.submit(compiled, values(0)).result().detach(), expected)
+"""
 
-def test_the_threads_of_a_compiled_model_break_no_graph_apart() -> None:
+
+class Borrows(torch.nn.Module):
+    """Uses a weight of a unit before it calls one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = torch.nn.Linear(8, 8), torch.nn.Linear(8, 1)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def by_function(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, self.inner.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.last(self.inner(self.by_function(x)))
+        return y
+
+
+@pytest.mark.parametrize("code", [ONE_GRAPH, BORROWED])
+def test_threads_of_a_compiled_model_take_turns(code: str) -> None:
     here = Path(__file__).parent
-    process = forked.Process(["-c", COMPILED, here.parent.parent, here.parent, here], os.environ)
+    process = forked.Process(["-c", COMPILED + code, here.parent.parent, here.parent, here], os.environ)
     output, errors = process.communicate(SECONDS)
     assert process.returncode == 0, output + errors
