@@ -22,7 +22,7 @@ from ._training.passes.interrupts import interrupts_later
 from ._training.passes.layers import Layers
 from ._training.offloaded import OffloadedModel
 from ._training.owners import made_of, make_way
-from ._training.optimizer import SluiceOptimizer, check_groups, follow, groups_of, section_of
+from ._training.optimizer import SluiceOptimizer, follow
 from ._training.saved.engine_checkpoints import EngineCheckpoints
 from ._training.saved.optimizers import warn_of_scheduler
 from ._training.schedule import scheduler_of, step_of
@@ -30,6 +30,7 @@ from ._training.shown.aside_notes import note_tensor_aside
 from ._training.shown.memory_notes import note_held_memory
 from ._training.shown.step_times import StepTimes
 from ._training.shown.throughput import ThroughputTimer
+from ._training.start.client import Client, client_of
 from ._training.units import Choice
 from .config import Config, Source
 
@@ -64,53 +65,47 @@ class SluiceEngine(EngineCheckpoints):
         super().__init__()
         self._source = source
         self._trains = optimizer is not None or self.has_optimizer_section()
-        groups = groups_of(model_parameters) if self._trains and model_parameters is not None else None
-        client = optimizer if optimizer is None or isinstance(optimizer, torch.optim.Optimizer) else optimizer(
-            list(model.parameters()) if groups is None else groups
-        )
+        client = client_of(optimizer, model_parameters, model, source) if self._trains else Client()
+        self.client_optimizer, self.client_lr_scheduler = client.optimizer, lr_scheduler
+        self._optimizer_class = None if client.optimizer is None else type(client.optimizer).__name__
         self.module, self.collate_fn = model, collate_fn
         self.global_rank, self.world_size = ranks.rank(), ranks.world_size()
         self.local_rank = local_rank()
-        self._optimizer_class = None if client is None else type(client).__name__
-        has_groups = client is not None or groups is not None  # of the script
-        if client is None and groups is not None:
-            params = self.optimizer_params()
-            check_groups(groups, params if isinstance(params, Mapping) else {})
         if self._trains:
             make_way(model)
         live = None if self._trains else made_of(model)
         self._is_guest = live is not None
-        if self._is_guest and (units is not None or resume is not None):
-            raise ValueError("units and resume are those of the engine that the model has already, over which this one computes")
-        beside = None if live is None else read_beside(source, live.dtype)
-        if live is not None:
-            live.renew_hooks()
-        section, given = (None, groups) if client is None else (section_of(client), client.param_groups)
-        with self._frozen_parts(model, given) as frozen_parts:
-            self._offloaded = live or OffloadedModel(
-                model,
-                source,
-                optimizer=section,
-                groups=given,
-                has_schedule=self._trains and lr_scheduler is None,
-                units=units,
-                resume=resume,
-                progress=progress,
-                only_computes=not self._trains,
-            )
+        with contextlib.ExitStack() as entered:
+            if live is not None:
+                if units is not None or resume is not None:
+                    raise ValueError("units and resume are those of the engine that the model has already, over which this one computes")
+                self._configured = read_beside(source, live.dtype)
+                live.renew_hooks()
+                self._offloaded = live
+            else:
+                left_out = entered.enter_context(left_out_frozen(model, client.groups) if self._trains else frozen(model))
+                self._offloaded = OffloadedModel(
+                    model,
+                    source,
+                    optimizer=client.section,
+                    groups=client.groups,
+                    has_schedule=self._trains and lr_scheduler is None,
+                    units=units,
+                    resume=resume,
+                    progress=progress,
+                    only_computes=not self._trains,
+                )
+                entered.enter_context(self._offloaded.undone_on_error())
+                self._configured = self._offloaded.loop
+                self._offloaded.frozen, self._offloaded.user = left_out, weakref.ref(self)
             self.loop = self._offloaded.loop
-            self._configured = beside or self.loop
-            with contextlib.nullcontext() if self._is_guest else self._offloaded.undone_on_error():
-                self.optimizer = SluiceOptimizer(self, self._offloaded, client, groups)
-                schedule = self._section("scheduler") if has_groups else None
-                has_schedule = self._trains or lr_scheduler is not None
-                self.lr_scheduler = scheduler_of(lr_scheduler, self.optimizer, self.loop, schedule) if has_schedule else None
-                warn_of_scheduler(self.lr_scheduler, self.loop)
-                self.training_dataloader = None if training_data is None else self.deepspeed_io(training_data)
-        if not self._is_guest:
-            self._offloaded.frozen, self._offloaded.user = frozen_parts, weakref.ref(self)
-        self.client_optimizer, self.client_lr_scheduler = client, lr_scheduler
-        follow(client, self.optimizer)
+            self.optimizer = SluiceOptimizer(self, self._offloaded, client.optimizer, client.groups)
+            schedule = None if client.groups is None else self._section("scheduler")
+            has_schedule = self._trains or lr_scheduler is not None
+            self.lr_scheduler = scheduler_of(lr_scheduler, self.optimizer, self.loop, schedule) if has_schedule else None
+            warn_of_scheduler(self.lr_scheduler, self.loop)
+            self.training_dataloader = None if training_data is None else self.deepspeed_io(training_data)
+        follow(client.optimizer, self.optimizer)
         self._reset_counters()
 
     def _reset_counters(self) -> None:
@@ -126,12 +121,6 @@ class SluiceEngine(EngineCheckpoints):
         self._casts = self.fp16_auto_cast()
         self._last: Any = None
         self._step_applied = self._had_backward = False
-
-    def _frozen_parts(self, model: nn.Module, groups: Any) -> contextlib.AbstractContextManager[list[nn.Parameter]]:
-        """Without an optimizer no gradients and states are planned: the model is frozen then, and in its passes."""
-        if self._is_guest:
-            return contextlib.nullcontext([])
-        return left_out_frozen(model, groups) if self._trains else frozen(model)
 
     # Passes
 
