@@ -296,6 +296,7 @@ class Hooks:
             self._thread.check(_USE)
             self._drop_lost()
 
+    @_disable_dynamo
     def _drop_lost(self) -> None:
         if self._backwards.is_running:
             self.drop_failed()

@@ -230,29 +230,33 @@ AFTERWARDS: dict[str, Callable[[Any, torch.Tensor], object]] = {
 }
 
 
-@pytest.mark.parametrize("next_call", AFTERWARDS)
-def test_a_step_that_another_threads_forward_ends_is_dropped_after_that_forward(next_call: str) -> None:
-    model = a_model()
-    waits, engine = model[1], engine_of(model, config(gradient_accumulation_steps=2))
+def output_beside_a_refused_step(engine: Any, pool: ThreadPoolExecutor) -> torch.Tensor:
+    """Of a forward that another thread makes, while train_batch() comes into it with its second micro-batch."""
+    waits, running = engine.module[1], []
 
-    with ThreadPoolExecutor(1, "evaluates") as pool:
-        running = []
+    def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        yield batch(1)
+        waits.where = "begin of forward"
+        running.append(pool.submit(lambda: engine(values(0))))
+        assert waits.is_reached.wait(SECONDS)
+        yield batch(2)
 
-        def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-            yield batch(1)
-            waits.where = "begin of forward"
-            running.append(pool.submit(lambda: engine(values(0))))
-            assert waits.is_reached.wait(SECONDS)
-            yield batch(2)
-
-        try:
-            with pytest.raises(ValueError, match="the thread evaluates_0 is inside a forward"):
-                engine.train_batch(batches(), squared)
-        finally:
-            waits.may_go_on.set()
-        output = running[0].result()
+    try:
+        with pytest.raises(ValueError, match="the thread evaluates_0 is inside a forward"):
+            engine.train_batch(batches(), squared)
+    finally:
+        waits.may_go_on.set()
+    output: torch.Tensor = running[0].result()
     waits.where = ""
     torch.testing.assert_close(output, a_model()(values(0)))
+    return output
+
+
+@pytest.mark.parametrize("next_call", AFTERWARDS)
+def test_a_step_that_another_threads_forward_ends_is_dropped_after_that_forward(next_call: str) -> None:
+    engine = engine_of(a_model(), config(gradient_accumulation_steps=2))
+    with ThreadPoolExecutor(1, "evaluates") as pool:
+        output = output_beside_a_refused_step(engine, pool)
     AFTERWARDS[next_call](engine, output)
     plain = a_model()
     squared(plain(values(0)), torch.zeros(2, 1)).backward()  # type: ignore[no-untyped-call]
@@ -322,7 +326,7 @@ sys.path[:0] = sys.argv[1:]
 from concurrent.futures import ThreadPoolExecutor
 import torch, torch._dynamo.utils
 from small_models import config, engine_of
-from threads_test import Borrows, a_model, values
+from threads_test import Borrows, a_model, output_beside_a_refused_step, values
 """
 
 ONE_GRAPH = """
@@ -349,6 +353,16 @@ with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
         torch.testing.assert_close(pool.submit(compiled, values(0)).result().detach(), expected)
 """
 
+DROPPED_LATER = """
+engine = engine_of(a_model(), config(gradient_accumulation_steps=2))
+compiled = torch.compile(engine.module, backend="eager")
+compiled(values(0))
+with ThreadPoolExecutor(1, "evaluates") as pool:
+    expected = output_beside_a_refused_step(engine, pool)
+    torch.testing.assert_close(compiled(values(0)), expected)
+assert engine.is_gradient_accumulation_boundary() is False  # its step begins anew
+"""
+
 
 class Borrows(torch.nn.Module):
     """Uses a weight of a unit before it calls one."""
@@ -366,7 +380,7 @@ class Borrows(torch.nn.Module):
         return y
 
 
-@pytest.mark.parametrize("code", [ONE_GRAPH, BORROWED])
+@pytest.mark.parametrize("code", [ONE_GRAPH, BORROWED, DROPPED_LATER])
 def test_threads_of_a_compiled_model_take_turns(code: str) -> None:
     here = Path(__file__).parent
     process = forked.Process(["-c", COMPILED + code, here.parent.parent, here.parent, here], os.environ)
