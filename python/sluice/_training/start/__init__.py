@@ -1,1 +1,1 @@
-"""A model and its groups before an engine has memory for them, and whether those of all ranks are alike. Private."""
+"""What a script gives for an engine, before that has memory for it, and whether it is alike on all ranks. Private."""
