@@ -7,7 +7,7 @@ import functools
 import logging
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -21,6 +21,9 @@ from ._training.passes import given
 from ._training.passes.changes import changed_elements, put_back
 from .config import Config, Source, section_of
 from .runtime.zero.partition_parameters import ZeroParamStatus
+
+if TYPE_CHECKING:
+    from ._training.offloaded import OffloadedModel
 
 log = logging.getLogger("sluice")
 
@@ -41,6 +44,24 @@ def _given_parameters(given: Any) -> list[torch.Tensor]:
 def _other_writes(parameter: torch.Tensor, owner: Owner) -> int:
     """A count that grows with writes outside of the contexts that keep them."""
     return parameter._version - owner.model.kept_writes.get(owner.name, 0)
+
+
+class _Change(NamedTuple):
+    """A parameter whose changes a context keeps. ``places``: in the modules of its model, with the key there."""
+
+    parameter: torch.Tensor
+    owner: Owner
+    before: torch.Tensor  # its values
+    places: list[tuple[nn.Module, str]]
+
+
+class _Counted(NamedTuple):
+    """A parameter that a context has gathered, given to it or with the unit of one that was."""
+
+    parameter: torch.Tensor
+    owner: Owner
+    is_given: bool
+    writes: int  # as :func:`_other_writes`, before the context
 
 
 class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]):
@@ -78,9 +99,8 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         self._modifier = modifier_rank
         self._gathered: list[tuple[torch.Tensor, Owner]] = []
         self._shared: list[torch.Tensor] = []  # of no engine: all ranks get the values of the modifier
-        self._before: dict[int, torch.Tensor] = {}
-        self._places: list[tuple[nn.Module, str, torch.Tensor]] = []  # in the modules, of what may change
-        self._writes: list[tuple[torch.Tensor, Owner, int]] = []  # of what is gathered: other writes before the context
+        self._changes: list[_Change] = []  # of what is gathered, unless it is for reading
+        self._counted: list[_Counted] = []
         self._entered = contextlib.ExitStack()  # leaves the units
 
     def __enter__(self) -> GatheredParameters:
@@ -103,15 +123,15 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
                 self._entered.callback(loop.leave, unit)
                 self._entered.callback(loop.keep_aliases, unit)  # comes first
             if self._modifier is not None:
-                self._before = {id(parameter): parameter.detach().clone() for parameter, _ in self._gathered}
-                self._places = list(self._found_places())
+                self._changes = [_Change(parameter, owner, parameter.detach().clone(), []) for parameter, owner in self._gathered]
+                self._find_places()
         except BaseException:
             self._leave()
             raise
         for parameter, owner in self._gathered:
             parameter.ds_status = ZeroParamStatus.AVAILABLE  # type: ignore[attr-defined]
             owner.model.shown[owner.name] += 1
-        self._writes = [(*one, _other_writes(*one)) for one in self._of_entered_units()]
+        self._counted = [_Counted(*one, id(one[0]) in known, _other_writes(*one)) for one in self._of_entered_units()]
         return self
 
     def _of_entered_units(self) -> Iterator[tuple[torch.Tensor, Owner]]:
@@ -119,37 +139,34 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
             for name, parameter in model.units[unit].params:
                 yield parameter, Owner(model, name, unit)
 
+    def _find_places(self) -> None:
+        places = {id(change.parameter): change.places for change in self._changes}
+        for model in self._models():
+            for module in model.model.modules():
+                for key, parameter in module._parameters.items():
+                    if id(parameter) in places:
+                        places[id(parameter)].append((module, key))
+
+    def _models(self) -> list[OffloadedModel]:
+        return list(dict.fromkeys(owner.model for _, owner in self._gathered))
+
     def __exit__(self, kind: Any = None, error: BaseException | None = None, trace: Any = None) -> None:
-        models = list(dict.fromkeys(owner.model for _, owner in self._gathered))
-        shared = self._shared
-        if error is not None and (models or shared) and ranks.world_size() > 1:
+        if error is not None and (self._gathered or self._shared) and ranks.world_size() > 1:
             # Now: the process may end in the wait, if this rank alone is here.
             log.error("an exception ends GatheredParameters, whose end waits for the other ranks", exc_info=error)
-        known = {id(parameter) for parameter, _ in self._gathered}
-        written = []
-        for parameter, owner, count in self._writes:
-            if id(parameter) in self._before:  # equal values are no change, and are written all the same
-                owner.model.kept_writes[owner.name] = parameter._version - count
-            elif _other_writes(parameter, owner) != count:
-                written.append((parameter, owner))
-        refused, kept = "", []
+        models, shared, written = self._models(), self._shared, self._written()
         try:
             refused = self._refused()
-            kept = [(owner, self._before[id(parameter)]) for parameter, owner in self._gathered] if refused else []
-            for owner, before, values in () if refused else self._changed():
-                first, _ = owner.model.changes.get(owner.name, (before, before))
-                owner.model.changes[owner.name] = first, values
+            undone = self._changes if refused else []
+            if not refused:
+                self._note_changes()
         finally:
-            for parameter, owner in self._gathered:
-                owner.model.shown[owner.name] -= 1
-                if not owner.model.shown[owner.name]:  # an outer context may show it still
-                    parameter.ds_status = ZeroParamStatus.NOT_AVAILABLE  # type: ignore[attr-defined]
-            self._leave()
-        for parameter, owner in written:
-            if parameter.requires_grad:
-                owner.model.unchanged.add(owner.name)
-        for owner, before in kept:
-            put_back(owner.model, {owner.name: before})
+            self._hide()
+        for one in written:
+            if one.parameter.requires_grad:
+                one.owner.model.unchanged.add(one.owner.name)
+        for change in undone:
+            put_back(change.owner.model, {change.owner.name: change.before})
         for model in models:
             model.end_changes()
         if refused:
@@ -157,20 +174,17 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         if shared and self._modifier is not None:
             given.share(shared, self._modifier)
         if written and error is None:
-            parameter, owner = written[0]
-            why = "which without modifier_rank is for reading" if id(parameter) in known else "which was not given it"
-            has_apart = parameter.requires_grad and parameter.dtype != torch.bfloat16  # bf16 weights may be a part of the master
-            stays = "" if has_apart else ". It is frozen or bf16, and may keep what was written: load a checkpoint"
-            raise ValueError(
-                f"parameter {owner.name} was written to inside GatheredParameters, {why}: modifier_rank=0 keeps the change of a "
-                f"parameter that is given{stays}"
-            )
+            raise ValueError(_why_not_kept(written[0]))
 
-    def _found_places(self) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:
-        for model in dict.fromkeys(owner.model for _, owner in self._gathered):
-            for module in model.model.modules():
-                places = ((key, each) for key, each in module._parameters.items() if each is not None)
-                yield from ((module, key, each) for key, each in places if id(each) in self._before)
+    def _written(self) -> list[_Counted]:
+        """What was written to, and may not be. Notes the writes to what may: equal values are no change, and are written all the same."""
+        written = []
+        for one in self._counted:
+            if one.is_given and self._modifier is not None:
+                one.owner.model.kept_writes[one.owner.name] = one.parameter._version - one.writes
+            elif _other_writes(one.parameter, one.owner) != one.writes:
+                written.append(one)
+        return written
 
     def _refused(self) -> str:
         """Why changes cannot be kept, on any rank: the ranks do not give the same, or a script has set ``.data`` of another
@@ -179,43 +193,58 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         if self._modifier is None or not (self._gathered or self._shared):
             return ""
         end = "inside GatheredParameters, which keeps none of its changes"
-        found = {
-            f"parameter {owner.name} of shape {list(self._before[id(parameter)].shape)} was given one of {list(parameter.shape)} "
-            f"{end}: set values of the parameter's own shape"
-            for parameter, owner in self._gathered
-            if parameter.shape != self._before[id(parameter)].shape
-        }
-        names = {id(parameter): owner.name for parameter, owner in self._gathered}
-        for module, key, parameter in self._places:
-            now = module._parameters.get(key)
-            if now is not None and now is not parameter:
-                module._parameters[key] = parameter  # type: ignore[assignment]
+        found = set()
+        for parameter, owner, before, places in self._changes:
+            if parameter.shape != before.shape:
                 found.add(
-                    f"parameter {names[id(parameter)]} was replaced by another object {end}: write to the parameter itself, as "
-                    "load_state_dict() does with assign=False"
+                    f"parameter {owner.name} of shape {list(before.shape)} was given one of {list(parameter.shape)} {end}: set "
+                    "values of the parameter's own shape"
                 )
+            for module, key in places:
+                now = module._parameters.get(key)
+                if now is not None and now is not parameter:
+                    module._parameters[key] = parameter  # type: ignore[assignment]
+                    found.add(
+                        f"parameter {owner.name} was replaced by another object {end}: write to the parameter itself, as "
+                        "load_state_dict() does with assign=False"
+                    )
         return self._compare("end", found)
 
     def _compare(self, place: str, refused: set[str]) -> str:
         assert self._modifier is not None
         return given.why_refused(given.given_by(self._modifier, self._gathered, self._shared, refused), place)
 
-    def _changed(self) -> Iterator[tuple[Owner, torch.Tensor, torch.Tensor]]:
-        """Parameters that all ranks agree were written to, with their values before and now."""
-        for parameter, owner in self._gathered:
-            before = self._before.get(id(parameter))
-            if before is None or self._modifier is None:
-                continue
+    def _note_changes(self) -> None:
+        """For the end of the outermost context: what was written to, as all ranks agree."""
+        for parameter, owner, before, _ in self._changes:
             values = parameter.detach().to(before.dtype, copy=True)
+            assert self._modifier is not None
             ranks.share([values], self._modifier)
             if owner.name in owner.model.changes or bool(changed_elements(before, values).any()):
                 parameter.data.copy_(values)  # of the ranks that did not write: an outer context has them too
-                yield owner, before, values
+                first, _ = owner.model.changes.get(owner.name, (before, before))
+                owner.model.changes[owner.name] = first, values
+
+    def _hide(self) -> None:
+        for parameter, owner in self._gathered:
+            owner.model.shown[owner.name] -= 1
+            if not owner.model.shown[owner.name]:  # an outer context may show it still
+                parameter.ds_status = ZeroParamStatus.NOT_AVAILABLE  # type: ignore[attr-defined]
+        self._leave()
 
     def _leave(self) -> None:
-        self._shared = []
-        self._gathered, self._before, self._places, self._writes = [], {}, [], []
+        self._gathered, self._shared, self._changes, self._counted = [], [], [], []
         self._entered.close()
+
+
+def _why_not_kept(one: _Counted) -> str:
+    why = "which without modifier_rank is for reading" if one.is_given else "which was not given it"
+    has_apart = one.parameter.requires_grad and one.parameter.dtype != torch.bfloat16  # bf16 weights may be a part of the master
+    stays = "" if has_apart else ". It is frozen or bf16, and may keep what was written: load a checkpoint"
+    return (
+        f"parameter {one.owner.name} was written to inside GatheredParameters, {why}: modifier_rank=0 keeps the change of a "
+        f"parameter that is given{stays}"
+    )
 
 
 class Init(contextlib.AbstractContextManager["Init"]):
