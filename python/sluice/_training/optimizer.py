@@ -57,12 +57,17 @@ _FACTS: dict[str, set[str]] = {  # of each type of the configuration
 _OF_GROUPS = {"maximize", "lr_decay", "initial_accumulator_value"}
 
 
+# Of torch.optim's Adam and AdamW, which differ in it alone; DeepSpeed's classes do not read it.
+_DECOUPLED = "decoupled_weight_decay"
+
+
 def check_groups(groups: Iterable[Mapping[str, Any]], defaults: Mapping[str, Any]) -> None:
     """Raises ValueError for a group with a formula of its own. ``defaults``: of the optimizer, or of its section."""
+    of_groups = {**_OF_ALL_GROUPS, **defaults}
     for number, group in enumerate(groups):
-        for key, usual in _OF_ALL_GROUPS.items():
-            of_all = defaults.get(key, usual)
-            if group.get(key, of_all) != of_all:
+        for key in (*_OF_ALL_GROUPS, _DECOUPLED):
+            of_all = of_groups.get(key)
+            if key in of_groups and group.get(key, of_all) != of_all:
                 raise ValueError(f"parameter group {number} has {key}={group[key]}: it is {of_all} for all groups, set it for the whole optimizer")
 
 
@@ -78,6 +83,8 @@ def _facts_of(optimizer: torch.optim.Optimizer, kind: str) -> dict[str, Any]:
             raise ValueError(f"a parameter group has {key}, and {kind} has no such form here: leave it at {none}")
     taken = optimizer.defaults.keys() | _OF_GROUPS
     found = {key: groups[0][key] if key in taken else usual[key] for key in _OF_ALL_GROUPS}
+    if _DECOUPLED in optimizer.defaults:
+        found[_DECOUPLED] = groups[0][_DECOUPLED]
     check_groups(groups, found)
     return found
 
@@ -104,7 +111,7 @@ def section_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     if getattr(optimizer, "fp32_optimizer_states", True) is False:
         raise ValueError(f'{name} asks for states in the type of the weights: set "sluice": {{"moments": "bf16"}} instead')
     defaults = {**defaults, **_facts_of(optimizer, kind)}
-    values = {key: list(defaults[key]) if key == "betas" else defaults[key] for key in keys}
+    values = {key: _plain(defaults[key]) for key in keys}
     if kind == "SGD":  # whether there is a buffer, which the groups say
         trained = [group["momentum"] for group in optimizer.param_groups if _trains(group)]
         values["momentum"] = max(trained, default=values["momentum"])
@@ -113,14 +120,21 @@ def section_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
             values[key] = True
     for key in ("lr_decay", "initial_accumulator_value"):
         if defaults[key]:
-            values[key] = defaults[key]
+            values[key] = _plain(defaults[key])
     if kind in ("Adam", "AdamW"):
-        coupled = kind == "Adam" and not defaults.get("decoupled_weight_decay")
+        coupled = not defaults.get(_DECOUPLED, kind == "AdamW")
         mode = getattr(optimizer, "adam_w_mode", defaults.get("adam_w_mode", True))  # of DeepSpeed's classes
         if coupled or not mode:
             kind, values["adam_w_mode"] = "Adam", False
         values["bias_correction"] = bool(defaults["bias_correction"])
     return {"type": kind, "params": values}
+
+
+def _plain(value: Any) -> Any:
+    """A number, or betas, as a configuration has them: scripts have them in NumPy's and PyTorch's types too."""
+    if isinstance(value, (tuple, list)):
+        return [_plain(each) for each in value]
+    return value if isinstance(value, (bool, int, float)) else float(value)
 
 
 def _trains(group: Mapping[str, Any]) -> bool:
@@ -147,7 +161,7 @@ def values_of(group: Mapping[str, Any], number: int) -> dict[str, float]:
 
 
 # Values of a formula, which the first step fixes.
-_FIXED = ("amsgrad", "maximize", "nesterov", "lr_decay", "initial_accumulator_value")
+_FIXED = ("amsgrad", "maximize", "nesterov", "lr_decay", "initial_accumulator_value", _DECOUPLED)
 
 
 class TierOptimizer(torch.optim.Optimizer):
@@ -366,35 +380,3 @@ class SluiceOptimizer(TierOptimizer):
     def with_hooks(self, end_step: Callable[[], None]) -> None:
         """Ends a step between the hooks that are registered with it, or with the client's object, as before and after."""
         end_step()
-
-
-def groups_of(model_parameters: Iterable[Any]) -> list[dict[str, Any]]:
-    """DeepSpeed's ``model_parameters``: parameters, or dicts of groups. Raises TypeError, ValueError for a group without any."""
-    name = "model_parameters"
-    if isinstance(model_parameters, torch.Tensor):
-        raise wrong_type(name, model_parameters, "a list of parameters or of groups")
-    given = _list(name, model_parameters)
-    if not given or not isinstance(given[0], dict):
-        return [{"params": _parameters(name, given)}]
-    for number, group in enumerate(given):
-        if not isinstance(group, dict):
-            raise wrong_type(f"{name}[{number}]", group, "a group, a dict as those before")
-        if "params" not in group:
-            raise ValueError(f'{name}[{number}] has no "params": a group is a dict with its parameters under this key')
-    return [{**group, "params": _parameters(f'{name}[{number}]["params"]', group["params"])} for number, group in enumerate(given)]
-
-
-def _list(name: str, given: Any) -> list[Any]:
-    if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
-        raise wrong_type(name, given, "a list of parameters or of groups")
-    return list(given)
-
-
-def _parameters(name: str, given: Any) -> list[torch.Tensor]:
-    """One parameter, several, or several with their names. ``name``: of them, in errors."""
-    many = [given] if isinstance(given, torch.Tensor) else _list(name, given)
-    found: list[Any] = [each[1] if isinstance(each, tuple) and len(each) == 2 else each for each in many]
-    for number, each in enumerate(found):
-        if not isinstance(each, torch.Tensor):
-            raise wrong_type(f"{name}[{number}]", each, "a parameter")
-    return found

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from small_models import config, differences, engine_of, make, train, train_plain
@@ -144,6 +145,8 @@ FACTS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any], dict[str, An
     "maximize": (torch.optim.Adam, {}, {"maximize": True}),
     "nesterov": (torch.optim.SGD, {"momentum": 0.9}, {"nesterov": True}),
     "lr_decay": (torch.optim.Adagrad, {}, {"lr_decay": 0.5}),
+    "decoupled": (torch.optim.Adam, {"weight_decay": 0.3}, {"decoupled_weight_decay": True}),
+    "coupled": (torch.optim.AdamW, {"weight_decay": 0.3}, {"decoupled_weight_decay": False}),
     "not any more": (torch.optim.AdamW, {"amsgrad": True}, {"amsgrad": False}),
 }
 
@@ -165,6 +168,34 @@ def test_a_fact_of_all_groups_is_the_formulas(name: str) -> None:
             courses.append(train(engine, range(10)))
             engine.destroy()
     assert differences(*courses) < 2e-6
+
+
+def test_a_decay_that_is_decoupled_in_one_group_or_from_a_step_on_is_refused() -> None:
+    model = make(blocks=1)
+    groups = groups_of(model)
+    groups[1]["decoupled_weight_decay"] = True
+    with pytest.raises(ValueError, match="parameter group 1 has decoupled_weight_decay=True: it is False for all groups"):
+        engine_of(model, without_optimizer(), optimizer=torch.optim.Adam(groups, lr=1e-3))
+    engine = engine_of(model, without_optimizer(), optimizer=torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=0.1))
+    train(engine, range(1))
+    engine.optimizer.param_groups[0]["decoupled_weight_decay"] = True
+    with pytest.raises(ValueError, match="has decoupled_weight_decay=True, which is fixed"):
+        train(engine, range(1, 2))
+    engine.destroy()
+
+
+def test_an_optimizers_numbers_may_be_numpys_and_pytorchs() -> None:
+    courses = []
+    for number in (float, np.float32, torch.tensor):
+        model = make(blocks=1)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=2**-10, betas=(0.875, 0.96875), weight_decay=0.125)
+        for key in ("weight_decay", "eps"):
+            optimizer.defaults[key] = optimizer.param_groups[0][key] = number(optimizer.defaults[key])
+        optimizer.defaults["betas"] = tuple(number(beta) for beta in optimizer.defaults["betas"])
+        engine = engine_of(model, without_optimizer(), optimizer=optimizer)
+        courses.append(train(engine, range(3)))
+        engine.destroy()
+    assert courses[0] == courses[1] == courses[2]
 
 
 @pytest.mark.parametrize(
