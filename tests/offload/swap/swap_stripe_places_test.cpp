@@ -211,11 +211,13 @@ TEST_F(SwapStripePlaces, MayHaveNamesThatAreNoUtf8) {
   const std::string folder = at("caf\xe9");
   fs::create_directory(folder);
   for (const char* part : {"/a", "/b"}) fs::create_directory(folder + part);
-  const auto store =
-      SwapStore::create({{folder + "/a", folder + "/b"}, {}}, *engine_, some_shards(),
-                        Durability::process, nvme::DirectIo::automatic);
-  update_all(*store, 1);
-  store->commit(1, "{}");
+  {
+    const auto store =
+        SwapStore::create({{folder + "/a", folder + "/b"}, {}}, *engine_, some_shards(),
+                          Durability::process, nvme::DirectIo::automatic);
+    update_all(*store, 1);
+    store->commit(1, "{}");
+  }
   EXPECT_TRUE(verify_all(folder + "/a").damaged.empty());
 }
 
