@@ -120,7 +120,7 @@ class SluiceEngine(EngineCheckpoints):
         self.tput_timer = ThroughputTimer()
         self._casts = self.fp16_auto_cast()
         self._last: Any = None
-        self._step_applied = self._had_backward = False
+        self._step_applied = False
 
     # Passes
 
@@ -192,11 +192,10 @@ class SluiceEngine(EngineCheckpoints):
         self._offloaded.hooks.recover_between_passes()  # the step begins anew after a backward that failed
         at_boundary = self.is_gradient_accumulation_boundary()
         self._step_applied = False
-        self._had_backward = self._had_backward or self.loop.has_new_gradients
         self.micro_steps += 1
-        self.loop.in_step += 1
+        self.loop.micro_batches.count()
         if not at_boundary:
-            self.loop.has_new_gradients = False
+            self.loop.micro_batches.go_on()
             self.tput_timer.stop(0)
             return
         before = self._last
@@ -209,19 +208,15 @@ class SluiceEngine(EngineCheckpoints):
         except BaseException:
             if self._last is before:  # the step has not ended, so its caller may mend the cause and step again
                 self.micro_steps -= 1
-                if self.loop.in_step:
-                    self.loop.in_step -= 1
-                else:  # the gradients were dropped
-                    self._had_backward = False
+                self.loop.micro_batches.take_back()
             raise
 
     def _end_step(self, lr_kwargs: Mapping[str, Any] | None) -> None:
-        scheduler, has_loss = self.lr_scheduler, self.loop.has_loss
+        scheduler, has_loss = self.lr_scheduler, self.loop.micro_batches.has_loss
         step_scheduler = None if scheduler is None else step_of(scheduler, lr_kwargs or {}, self.train_batch_size())
-        is_empty = not self._had_backward and ranks.world_size() == 1  # one of several ranks may have no batch
+        is_empty = not self.loop.micro_batches.has_gradients and ranks.world_size() == 1  # one of several ranks may have no batch
         number = self._next_step()
         self._last = self.optimizer.end_step()
-        self.loop.in_step, self._had_backward = 0, False
         self.global_samples += self.train_batch_size()
         self._step_applied = bool(self._last.updated)
         self.optimizer.overflow = not self._step_applied
@@ -262,11 +257,11 @@ class SluiceEngine(EngineCheckpoints):
         """
         self._check_own("train_batch")
         count = self.gradient_accumulation_steps()
-        if self.loop.in_step:
+        if self.loop.micro_batches.counted:
             self._offloaded.hooks.recover_between_passes()  # drops the gradients that the last call could not
-        if self.loop.in_step:
+        if begun := self.loop.micro_batches.counted:
             raise ValueError(
-                f"train_batch() is a whole step, and one has begun, with {self.loop.in_step} of {count} micro-batches: end it with "
+                f"train_batch() is a whole step, and one has begun, with {begun} of {count} micro-batches: end it with "
                 "backward() and step() of the others, or with step() alone where step() has raised an error"
             )
         if data_iter is None:
@@ -278,7 +273,7 @@ class SluiceEngine(EngineCheckpoints):
         if by_layer:
             layers = Layers(self.module, self._offloaded.units, self._offloaded.hooks)
             mean = self._train_layers(layers, [batches.of_sequence(next(data_iter), loss_fn) for _ in range(count)])
-            self.loop.in_step = count - 1
+            self.loop.micro_batches.count(count - 1)
             self.micro_steps += count - 1
             self.tput_timer.micro_step_count += count - 1
             self.step()
@@ -297,10 +292,9 @@ class SluiceEngine(EngineCheckpoints):
         try:
             yield
         except BaseException as error:
-            if self.loop.in_step:
+            if self.loop.micro_batches.counted:
                 log.warning("train_batch() ends with %s: the gradients of this step so far are dropped", type(error).__name__)
                 self._offloaded.hooks.drop_step()
-                self._had_backward = False
             raise
 
     def _train_layers(self, layers: Layers, parts: list[batches.Part]) -> torch.Tensor:
@@ -329,7 +323,7 @@ class SluiceEngine(EngineCheckpoints):
         """Whether the micro-batch in progress is the last of its step."""
         if self._boundary is not None:
             return self._boundary
-        return (self.loop.in_step + 1) % self.gradient_accumulation_steps() == 0
+        return (self.loop.micro_batches.counted + 1) % self.gradient_accumulation_steps() == 0
 
     def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
         """Sets the boundary by hand, from now on. A step may then have any number of micro-batches."""

@@ -74,6 +74,47 @@ class StepBar:
         self._is_shown = False
 
 
+class MicroBatches:
+    """Those of an engine's step in progress: how many its calls of step() have counted, and what their backwards have left."""
+
+    def __init__(self) -> None:
+        self.counted = 0
+        self.has_loss = False
+        self.has_gradients = False
+        self.has_new_gradients = False  # of a backward that no step() has counted
+        self.has_unscaled_gradients = False  # of a backward without the loss scale that it needs
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a backward or a step() has come since the last step ended."""
+        return self.counted > 0 or self.has_new_gradients
+
+    def begin_backward(self) -> None:
+        """Gradients come."""
+        self.has_gradients = self.has_new_gradients = True
+
+    def count(self, number: int = 1) -> None:
+        """Micro-batches have ended."""
+        self.counted += number
+
+    def go_on(self) -> None:
+        """The step has another micro-batch: its gradients so far are counted."""
+        self.has_new_gradients = False
+
+    def take_back(self) -> None:
+        """Undoes :meth:`count` of one, unless the step began anew since."""
+        self.counted = max(self.counted - 1, 0)
+
+    def begin_anew(self) -> None:
+        """The step has ended, or was dropped."""
+        self.counted = 0
+        self.drop_gradients()
+
+    def drop_gradients(self) -> None:
+        """The gradients so far are dropped. The count stays."""
+        self.has_loss = self.has_gradients = self.has_new_gradients = self.has_unscaled_gradients = False
+
+
 if TYPE_CHECKING:
     from .._engine import Loop, StepResult
 else:
@@ -84,7 +125,7 @@ class WatchedLoop(Loop):
     """An ``_engine.Loop``. Under torch.profiler its calls are ranges: "sluice.gather h.0" is the wait for a unit.
 
     ``group``: of the thread that trains, with several ranks. ``only_computes``: parameters of a unit are frozen in its passes.
-    ``in_step`` counts micro-batches for an engine, and begins anew where the step's gradients are dropped.
+    ``micro_batches`` begin anew where the extension drops the step's gradients.
     """
 
     def __init__(
@@ -94,14 +135,11 @@ class WatchedLoop(Loop):
         self.number = 0 if group is None else group.number  # of the engine, equal on all ranks; 0 with one rank
         self._frozen = FrozenInPasses([]) if only_computes else None
         self._pass = "forward"
-        self.in_step = 0
-        self.has_new_gradients = False  # of a backward that no step() has counted
-        self.has_loss = False  # of the step in progress
+        self.micro_batches = MicroBatches()
         self._is_scaled = self._is_scaled_by_script = False  # see is_scaled
-        self.has_unscaled_gradients = False  # in the step, of a backward without the scale that it needs
         self._bar = StepBar(sys.stderr) if show_progress else None
         self._guards = Guards([])
-        self._micro_batches = int(loop.accumulation_steps)
+        self._accumulation_steps = int(loop.accumulation_steps)
         self._recover: Callable[[], Callable[[], None] | None] = lambda: None
         self._values: Callable[[], Callable[[], Sequence[Mapping[str, float]]] | None] = lambda: None
 
@@ -116,18 +154,18 @@ class WatchedLoop(Loop):
     @property
     def accumulation_steps(self) -> int:
         """Micro-batches of a step: those of the configuration, or of :meth:`set_accumulation_steps`."""
-        return self._micro_batches
+        return self._accumulation_steps
 
     @property
     def train_batch_size(self) -> int:
         """Samples of a step of all ranks."""
-        return self._loop.train_batch_size // self._loop.accumulation_steps * self._micro_batches
+        return self._loop.train_batch_size // self._loop.accumulation_steps * self._accumulation_steps
 
     def set_accumulation_steps(self, count: int) -> None:
         """Later steps have ``count`` micro-batches. Raises ValueError inside a step."""
-        if self.in_step or self.has_new_gradients:
+        if self.micro_batches.has_begun:
             raise ValueError("the number of micro-batches changes between steps, and a step has begun: change it when step() has ended it")
-        self._micro_batches = count
+        self._accumulation_steps = count
 
     if not TYPE_CHECKING:
 
@@ -152,7 +190,7 @@ class WatchedLoop(Loop):
             yield
         finally:
             if self._loop.drops != before:
-                self.in_step = 0
+                self.micro_batches.begin_anew()
                 self._note_dropped()
 
     def __reduce__(self) -> Any:
@@ -252,12 +290,13 @@ class WatchedLoop(Loop):
     def add_loss(self, loss: torch.Tensor) -> None:
         """Counts a micro-batch's loss to the step's."""
         configured = self._loop.accumulation_steps  # by which the extension divides the sum
-        self._loop.add_loss(loss if configured == self._micro_batches else loss.detach() * (configured / self._micro_batches))
-        self.has_loss = True
+        self._loop.add_loss(loss if configured == self._accumulation_steps else loss.detach() * (configured / self._accumulation_steps))
+        self.micro_batches.has_loss = True
 
     def begin_backward(self, groups: Sequence[Mapping[str, float]] = ()) -> None:
         """Begins a backward, once the last step's updates have ended. ``groups``: without, those of :meth:`values_by`. Blocks."""
-        self._pass, self.has_new_gradients = "backward", True
+        self._pass = "backward"
+        self.micro_batches.begin_backward()
         if not groups and self._loop.speculates and (values := self._values()) is not None:
             with contextlib.suppress(ValueError):  # end_step() raises it, if the values are still these
                 groups = values()
@@ -282,19 +321,20 @@ class WatchedLoop(Loop):
 
     def forget_gradients(self) -> None:
         """Drops the step's gradients and begins its micro-batches anew."""
-        self._pass, self.in_step = "forward", 0
+        self._pass = "forward"
+        self.micro_batches.begin_anew()
         self._forget()
 
     def drop_gradients(self) -> None:
         """Drops the gradients of the step so far, if step() has not counted the last backward. The count of its micro-batches stays."""
         self.end_failed_scaled()
-        if self.has_new_gradients:
+        if self.micro_batches.has_new_gradients:
             self._forget()
 
     def drop_gradients_of(self, names: Iterable[str]) -> None:
         """As :meth:`drop_gradients`, but of some parameters: theirs become zero. Every rank calls it."""
         for name in names:
-            if not self.has_new_gradients:  # also after a backward that failed, whose gradients the first call drops
+            if not self.micro_batches.has_new_gradients:  # also after a backward that failed, whose gradients the first call drops
                 return
             gradient: torch.Tensor | None = self.gradient(name)
             if gradient is not None:
@@ -305,14 +345,14 @@ class WatchedLoop(Loop):
         self._note_dropped()
 
     def _note_dropped(self) -> None:
-        self.has_new_gradients = self.has_loss = self.has_unscaled_gradients = False
+        self.micro_batches.drop_gradients()
         self._guards.all_left()
         if self._frozen is not None:
             self._frozen.all_left()
 
     def end_step(self, groups: Sequence[Mapping[str, float]]) -> StepResult:
         """Updates by the step's gradients, or skips. Raises ValueError where a backward lacked the loss scale."""
-        if self.has_unscaled_gradients:
+        if self.micro_batches.has_unscaled_gradients:
             raise ValueError(
                 f"the step has gradients of a backward without the loss scale of fp16, {self._loop.loss_scale:g}, by which they "
                 "would be divided: call engine.backward(loss) in place of loss.backward(), with scale_wrt_gas=False for a loss "
@@ -324,7 +364,7 @@ class WatchedLoop(Loop):
             self._group.step_values = groups
         with self._following_drops(), ranks.inside(), self._range("end_step"):
             result = self._loop.end_step(groups)
-        self.has_new_gradients = self.has_loss = False
+        self.micro_batches.begin_anew()
         if self._bar is not None:
             self._bar.end()
         return result

@@ -161,7 +161,7 @@ class Backwards:
         if not self._claim():
             return
         if not self._loop.is_scaled and self._loop.loss_scale != 1 and any(map(_accumulates, self._states_of)):
-            self._loop.has_unscaled_gradients = True
+            self._loop.micro_batches.has_unscaled_gradients = True
         self._loop.begin_backward()
 
     def note_begun(self) -> bool:

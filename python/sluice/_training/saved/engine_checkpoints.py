@@ -163,7 +163,7 @@ class EngineCheckpoints(EngineValues):
                 check_scheduler(folder, saved, self.optimizer, scheduler)
 
         def take(saved: dict[str, Any]) -> None:
-            self.loop.in_step = 0
+            self.loop.micro_batches.counted = 0
             if not load_module_only:
                 self._take_counters(saved, scheduler, has_states)
 

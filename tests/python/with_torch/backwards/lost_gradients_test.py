@@ -118,13 +118,13 @@ def test_a_step_in_which_loading_failed_begins_anew_or_goes_on(tmp_path: Path) -
     engine.step()
     with pytest.raises(FileNotFoundError):
         engine.load_checkpoint(tmp_path, tag="b")
-    assert engine.loop.in_step == 1  # nothing has changed
+    assert engine.loop.micro_batches.counted == 1  # nothing has changed
     with contextlib.ExitStack() as held:
         for path in tmp_path.rglob("lock"):
             fcntl.flock(held.enter_context(path.open("r+")), fcntl.LOCK_EX)
         with pytest.raises(sluice.StorageError):
             engine.load_checkpoint(tmp_path, tag="a")
-    assert engine.loop.in_step == 0
+    assert engine.loop.micro_batches.counted == 0
     for number in (1, 2):
         backward(engine, data(number, 8))
         engine.step()
