@@ -1,28 +1,90 @@
 #include "sluice/base/fd.hpp"
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <mutex>
+#include <set>
 #include <span>
 #include <string>
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/file/unshared.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/base/written.hpp"
 
 namespace sluice {
 
+namespace {
+
+// The descriptors of open_unshared() in this process.
+class UnsharedFds {
+ public:
+  static UnsharedFds& instance() {
+    static auto* const fds = new UnsharedFds;  // for files that static objects hold to the end
+    return *fds;
+  }
+  // Null before the first open(): most processes have none.
+  static UnsharedFds* if_any() { return made_; }
+
+  // No fork comes between: who shares the open file shares its lock.
+  UniqueFd open(const std::string& path, int flags, mode_t mode) {
+    UniqueFd fd;
+    const std::scoped_lock guard(mutex_);
+    do {
+      fd = UniqueFd(::open(path.c_str(), flags | O_CLOEXEC, mode));
+    } while (!fd && errno == EINTR);
+    if (fd) fds_.insert(fd.get());
+    return fd;
+  }
+  // Before `fd` is closed. Its lock is gone, whoever else may have it; not so in a child.
+  void let_go(int fd) {
+    const std::scoped_lock guard(mutex_);
+    if (fds_.erase(fd) != 0) ::flock(fd, LOCK_UN);
+  }
+
+ private:
+  UnsharedFds() : nothing_(::open("/", O_PATH | O_CLOEXEC)) {
+    ::pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
+                     [] { instance().be_a_child(); });
+    made_ = this;
+  }
+  // The numbers stay in use: the child's own owners close them.
+  void be_a_child() {
+    for (const int fd : fds_) ::dup3(nothing_, fd, O_CLOEXEC);
+    fds_.clear();
+    mutex_.unlock();
+  }
+
+  static std::atomic<UnsharedFds*> made_;
+  const int nothing_;  // opened before: a child may have no descriptor left
+  std::mutex mutex_;
+  std::set<int> fds_;
+};
+std::atomic<UnsharedFds*> UnsharedFds::made_ = nullptr;
+
+}  // namespace
+
+UniqueFd open_unshared(const std::string& path, int flags, mode_t mode) {
+  return UnsharedFds::instance().open(path, flags, mode);
+}
+
 void UniqueFd::reset() noexcept {
   const int fd = std::exchange(fd_, -1);
+  if (fd < 0) return;
+  if (UnsharedFds* const unshared = UnsharedFds::if_any()) unshared->let_go(fd);
   // Linux releases the descriptor even when close() reports EINTR or EIO: never repeat it.
-  if (fd >= 0 && ::close(fd) != 0 && errno != EINTR) {
+  if (::close(fd) != 0 && errno != EINTR) {
     log(LogLevel::error, std::string("close: ") + std::strerror(errno) +
                              "; what was written last to that file may be lost");
   }

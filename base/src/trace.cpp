@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/file/unshared.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/base/threads.hpp"
 #include "sluice/base/written.hpp"
@@ -183,7 +184,8 @@ Trace::~Trace() {
 
 void Trace::open_and_lock() {
   check_trace_path(path_);
-  fd_ = UniqueFd(SLUICE_SYSCALL(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644), path_));
+  fd_ = open_unshared(path_, O_RDWR | O_CREAT, 0644);
+  if (!fd_) throw IoError(errno, "open", path_);
   if (::flock(fd_.get(), LOCK_EX | LOCK_NB) == 0) return;
   if (errno != EWOULDBLOCK) throw IoError(errno, "flock", path_);
   throw StorageError(path_, "is being written by another run: give each its own trace");

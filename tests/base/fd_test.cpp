@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #include "captured_log.hpp"
 #include "in_child.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/file/unshared.hpp"
 #include "sluice/base/written.hpp"
 #include "temp_dir.hpp"
 
@@ -139,6 +141,33 @@ TEST(UniqueFd, LogsACloseThatFails) {
   fd.reset();
   EXPECT_FALSE(fd);
   EXPECT_TRUE(log.contains("close: Bad file descriptor"));
+}
+
+// Such a child may live longer than its parent.
+TEST(OpenUnshared, AForkedChildDoesNotHaveTheFile) {
+  const test::TempDir directory;
+  const std::string path = directory.file("lock");
+  const UniqueFd fd = open_unshared(path, O_RDWR | O_CREAT, 0600);
+  ASSERT_EQ(::flock(fd.get(), LOCK_EX | LOCK_NB), 0);
+  const std::string said = test::run_in_child([&]() -> std::string {
+    if (!is_open(fd.get())) return "the number is free";  // and could be another file's
+    return ::write(fd.get(), "x", 1) == -1 && errno == EBADF ? "nothing" : "the file";
+  });
+  EXPECT_EQ(said, "nothing");
+  EXPECT_NE(::flock(open_unshared(path, O_RDWR).get(), LOCK_EX | LOCK_NB), 0) << "still locked";
+}
+
+// As a child of vfork or of clone.
+TEST(OpenUnshared, IsUnlockedWhenItIsClosedWhoeverElseHasIt) {
+  const test::TempDir directory;
+  const std::string path = directory.file("lock");
+  UniqueFd fd = open_unshared(path, O_RDWR | O_CREAT, 0600);
+  ASSERT_EQ(::flock(fd.get(), LOCK_EX | LOCK_NB), 0);
+  const UniqueFd copy(::dup(fd.get()));
+  fd.reset();
+  EXPECT_EQ(::flock(open_unshared(path, O_RDWR).get(), LOCK_EX | LOCK_NB), 0);
+  EXPECT_FALSE(open_unshared(directory.file("absent"), O_RDWR));
+  EXPECT_EQ(errno, ENOENT);
 }
 
 }  // namespace

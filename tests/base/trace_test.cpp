@@ -326,8 +326,17 @@ TEST(Trace, ReplacesOrKeepsAnOlderOne) {
 
 TEST(Trace, IsWrittenByOneRunAtATime) {
   const TempDir dir;
-  const Trace first(dir.file("trace.json"), Trace::Old::replace);
-  EXPECT_THROW(Trace(dir.file("trace.json"), Trace::Old::replace), StorageError);
+  const std::string path = dir.file("trace.json");
+  const Trace first(path, Trace::Old::replace);
+  EXPECT_THROW(Trace(path, Trace::Old::replace), StorageError);
+  const std::string said = test::run_in_child([&] {
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code gone;
+      if (std::filesystem::read_symlink(entry.path(), gone) == path) return "has the file";
+    }
+    return "";
+  });
+  EXPECT_EQ(said, "") << "a child that lives longer";
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
 #include <fcntl.h>
-#include <pthread.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,13 +10,12 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
-#include <mutex>
-#include <set>
 #include <string_view>
 #include <thread>
 #include <utility>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/file/unshared.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/base/written.hpp"
 #include "sluice/offload/directory_lock.hpp"
@@ -63,54 +61,15 @@ void check_directory(const std::string& directory, DirectoryLock::Mode mode) {
 // does.
 UniqueFd open_lock_file(const std::string& path, DirectoryLock::Mode mode) {
   if (mode == DirectoryLock::Mode::exclusive) {
-    UniqueFd made(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+    UniqueFd made = open_unshared(path, O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
     if (!made && errno == ELOOP) throw_not_a_lock(path);
     if (!made) throw IoError(errno, "open", path);
     return made;
   }
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a FIFO would wait
+  UniqueFd fd = open_unshared(path, O_RDONLY | O_NONBLOCK);  // a FIFO would wait
   if (!fd && errno != ENOENT) throw IoError(errno, "open", path);
   return fd;
 }
-
-// The descriptors of this process's locks. A forked child has them too, and would keep each
-// directory locked as long as it lives. So it gets others in their place.
-class OpenLocks {
- public:
-  static OpenLocks& instance() {
-    static auto* const locks = new OpenLocks;  // for locks that static objects hold to the end
-    return *locks;
-  }
-  // As open_lock_file. No fork comes between: who shares the open file shares its lock.
-  UniqueFd open(const std::string& path, DirectoryLock::Mode mode) {
-    const std::scoped_lock guard(mutex_);
-    UniqueFd fd = open_lock_file(path, mode);
-    if (fd) fds_.insert(fd.get());
-    return fd;
-  }
-  // Closes a descriptor of open(). Its lock is gone, whoever else may have it; not so in a child.
-  void close(UniqueFd& fd) {
-    const std::scoped_lock guard(mutex_);
-    if (fds_.erase(fd.get()) != 0) ::flock(fd.get(), LOCK_UN);
-    fd.reset();
-  }
-
- private:
-  OpenLocks() : nothing_(::open("/dev/null", O_RDONLY | O_CLOEXEC)) {
-    ::pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
-                     [] { instance().be_a_child(); });
-  }
-  // The numbers stay in use: the child's own locks close them.
-  void be_a_child() {
-    for (const int fd : fds_) ::dup3(nothing_.get(), fd, O_CLOEXEC);
-    fds_.clear();
-    mutex_.unlock();
-  }
-
-  const UniqueFd nothing_;  // opened before: a child may have no descriptor left
-  std::mutex mutex_;
-  std::set<int> fds_;
-};
 
 // A file of this name with anything but a process id is something else's. After a loss of power its
 // bytes may be zeros.
@@ -209,8 +168,7 @@ DirectoryLock::DirectoryLock(const std::string& directory, Mode mode, const Lock
   Patience patience(wait, directory);
   bool locked = false;
   while (!locked) {
-    OpenLocks::instance().close(fd_);
-    fd_ = OpenLocks::instance().open(path, mode);
+    fd_ = open_lock_file(path, mode);
     if (!fd_) return;
     check_lock_file(fd_.get(), path);
     if (!try_lock(fd_.get(), mode, directory)) {
@@ -224,9 +182,7 @@ DirectoryLock::DirectoryLock(const std::string& directory, Mode mode, const Lock
   if (mode == Mode::exclusive) record_pid(fd_.get(), path);
 }
 
-DirectoryLock::~DirectoryLock() {
-  OpenLocks::instance().close(fd_);
-}
+DirectoryLock::~DirectoryLock() = default;
 
 void HeldDirectories::hold(const std::string& directory, const LockWait& wait) {
   if (holds(directory)) return;

@@ -7,10 +7,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 
 #include "captured_log.hpp"
 #include "file_limit.hpp"
@@ -18,6 +21,7 @@
 #include "in_child.hpp"
 #include "record/step_lines.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/error_of.hpp"
 #include "temp_dir.hpp"
 
 namespace sluice::train {
@@ -145,6 +149,54 @@ TEST_F(ResumedLines, AKillBetweenTheFilesLosesNoWholeOne) {
   std::filesystem::remove(steps_);
   EXPECT_THAT(resume(4), IsEmpty()) << "said before";
   EXPECT_EQ(test::file_text(steps_), lines_of({1, 2, 4, 5}));
+}
+
+// As workers that load data, which end when this process closes `ends`.
+TEST_F(ResumedLines, AreNotHeldByForkedChildren) {
+  const test::CapturedLog log;
+  config::MonitorsConfig config;
+  config.csv = {true, dir_.path(), "csv"};
+  const auto begin = [&] {
+    auto lines = std::make_unique<StepLines>(dir_.path(), config, 0, 1);
+    StepRecord record;
+    record.step = 1;
+    lines->append(record);
+    return lines;
+  };
+  int ends[2];
+  int ready[2];
+  ASSERT_TRUE(::pipe(ends) == 0 && ::pipe(ready) == 0);
+  const auto fork_worker = [&] {
+    const pid_t worker = ::fork();
+    char byte = 0;
+    if (worker == 0) {
+      ::close(ends[1]);
+      ::_exit(::write(ready[1], "x", 1) == 1 && ::read(ends[0], &byte, 1) == 0 ? 0 : 1);
+    }
+    EXPECT_EQ(::read(ready[0], &byte, 1), 1);
+    return worker;
+  };
+  std::unique_ptr<StepLines> lines = begin();
+  const pid_t worker = fork_worker();
+  EXPECT_THROW(begin(), StorageError) << "the parent has them";
+  lines.reset();
+  EXPECT_NO_THROW(begin());
+  const pid_t killed = ::fork();
+  if (killed == 0) {
+    (void)error_of([&] {
+      lines = begin();
+      fork_worker();
+      ::kill(::getpid(), SIGKILL);
+    });
+    ::_exit(1);
+  }
+  int status = 0;
+  ::waitpid(killed, &status, 0);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_NO_THROW(begin()) << "its worker lives";
+  for (const int end : {ends[0], ends[1], ready[0], ready[1]}) ::close(end);
+  ::waitpid(worker, &status, 0);
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(ResumedLines, OnesThatAreMissingAreTold) {

@@ -16,6 +16,7 @@
 
 #include "saved/synced_path.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/file/unshared.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/base/written.hpp"
 
@@ -129,8 +130,8 @@ std::string missing_text(const Lines& lines) {
 
 UniqueFd open_and_lock(const std::string& path, const std::string& setting) {
   // Read as well: a FIFO of this name, opened for writing only, would be waited for.
-  UniqueFd fd(
-      SLUICE_SYSCALL(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644), path));
+  UniqueFd fd = open_unshared(path, O_RDWR | O_CREAT | O_APPEND, 0644);
+  if (!fd) throw IoError(errno, "open", path);
   struct stat info {};
   SLUICE_SYSCALL(::fstat(fd.get(), &info), path);
   if (!S_ISREG(info.st_mode))

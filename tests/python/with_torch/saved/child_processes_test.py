@@ -58,6 +58,30 @@ def test_a_forked_process_commits_its_last_step_at_its_end(tmp_path: Path) -> No
     assert errors.count("ZeroDivisionError") == 1
 
 
+def test_a_forked_child_that_lives_does_not_hold_the_files_of_monitors(tmp_path: Path) -> None:
+    code = """
+from small_models import config, engine_of, make, train
+folder = sys.argv[2]
+engine = engine_of(make(blocks=1), config(csv_monitor={"enabled": True, "output_path": folder, "job_name": "job"}))
+train(engine, range(2))
+engine.save_checkpoint(folder)
+read_end, write_end = os.pipe()
+if os.fork() == 0:  # as a worker that loads data
+    os.close(write_end)
+    os.read(read_end, 1)
+    os._exit(0)
+engine.load_checkpoint(folder)
+train(engine, range(2))
+engine.destroy()
+os.close(write_end)
+os.wait()
+"""
+    lines, errors = outputs_of(code, tmp_path)
+    assert not lines and "by another run" not in errors
+    (losses,) = (tmp_path / "job").glob("*train_loss.csv")
+    assert [row.split(",")[0] for row in losses.read_text().splitlines()[1:]] == ["2", "4", "6", "8"]
+
+
 def two_ranks() -> dict[str, str]:
     return {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(forked.free_port())}
 
