@@ -105,6 +105,35 @@ TEST(Export, RefusesToReplaceAFileOfAnotherRunOrSomethingElseThanWeights) {
   }
 }
 
+TEST(Export, RefusesToReplaceAnIndexOfSomethingElse) {
+  TempDir run;
+  TempDir out;
+  commit_steps(run.path(), 1, 1);
+  const std::string path = out.file("model.safetensors");
+  const std::string index = path + ".index.json";
+  const ExportOptions in_two_files{DType::fp32, 720};
+  for (const char* const text : {"precious", "[1]", "{\"weights\": {}}", "{\"weight_map\": 1}"}) {
+    std::ofstream(index) << text;
+    try {
+      export_weights(run.path(), path, in_two_files, {});
+      ADD_FAILURE() << text << " was replaced";
+    } catch (const InvalidArgument& error) {
+      EXPECT_THAT(error.what(), HasSubstr(index + ": holds something else than an index"));
+    }
+    EXPECT_EQ(bytes_of(index), text);
+  }
+  export_weights(run.path(), path, DType::fp32, {});
+  EXPECT_EQ(bytes_of(index), "{\"weight_map\": 1}") << "one file has no index";
+  fs::remove(index);
+  fs::create_directory(index);
+  EXPECT_THROW(export_weights(run.path(), path, in_two_files, {}), InvalidArgument);
+  fs::remove(index);
+  for (const char* const text : {"", "{\"weight_map\": {}}"}) {
+    std::ofstream(index) << text;
+    EXPECT_NO_THROW(export_weights(run.path(), path, in_two_files, {}));
+  }
+}
+
 TEST(Export, RefusesToReplaceAFileThatCannotBeRead) {
   TempDir dir;
   const std::string path = dir.file("notes");

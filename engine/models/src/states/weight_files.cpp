@@ -6,12 +6,16 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 
 #include "safetensors_format.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/fd.hpp"
+#include "sluice/base/json/json_reader.hpp"
 #include "sluice/base/written.hpp"
 #include "sluice/offload/swap_directory.hpp"
 
@@ -69,6 +73,25 @@ void check_replaceable(const std::string& path) {
       path + ": holds something else than weights, and would be replaced; give another name");
 }
 
+// Throws InvalidArgument unless the file may be replaced as an index: there is none, it is empty,
+// or it is an index, perhaps of another program.
+void check_is_index(const std::string& path) {
+  std::error_code error;
+  if (!fs::exists(path, error) && !error) return;
+  std::string text;
+  try {
+    text = read_regular_file(path, kMaxHeaderBytes);
+  } catch (const std::exception& why) {
+    throw InvalidArgument(std::string(why.what()) +
+                          "; it would be replaced as the index: give another name");
+  }
+  const std::optional<Json::Value> index = JsonReader().read(text);
+  SLUICE_CHECK(text.empty() || (index && index->isObject() && (*index)["weight_map"].isObject()),
+               path +
+                   ": holds something else than an index of weights, and would be replaced; give "
+                   "another name");
+}
+
 void remove_if_there(const std::string& path) {
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) throw IoError(errno, "unlink", path);
 }
@@ -98,6 +121,7 @@ WeightFiles::WeightFiles(const std::string& out_path, const std::vector<TensorSp
   check_replaceable(out_path);
   for (const std::string& path : paths_) check_replaceable(path);
   check_is_no_runs(index_path());
+  if (files.size() > 1) check_is_index(index_path());
   for (std::size_t file = 0; file < files.size(); ++file)
     writers_.push_back(
         std::make_unique<SafetensorsWriter>(paths_[file], std::move(files[file]), dtype));
