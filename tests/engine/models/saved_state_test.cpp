@@ -5,8 +5,10 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <ctime>
 #include <filesystem>
 
 #include "message_of.hpp"
@@ -217,6 +219,26 @@ TEST(Checkpoints, ADamagedOneThatWasMadeLaterMayBeTheNewest) {
   damaged.saved_at = whole.saved_at;
   EXPECT_NO_THROW(check_none_damaged_after({damaged, whole}, &whole));
   ++damaged.saved_at;  // the run went back to step 11, and on
+  EXPECT_THROW(check_none_damaged_after({damaged, whole}, &whole), StorageError);
+}
+
+// A clock that ran fast gave its checkpoint a time that is still to come, and all later ones too.
+TEST(Checkpoints, ADamagedOneIsComparedByTheTimesOfFolders) {
+  TempDir dir;
+  constexpr std::int64_t kMade = 1'790'000'000;
+  Checkpoint whole;
+  whole.path = dir.path();
+  whole.step = whole.order = 100;
+  whole.saved_at = (kMade + 3600) * 1'000'000'000;
+  const timespec times[] = {{kMade, 0}, {kMade, 0}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, whole.path.c_str(), times, 0), 0);
+  Checkpoint damaged;
+  damaged.path = "step-00000012";
+  damaged.step = damaged.order = 12;
+  damaged.damage = "flipped bytes";
+  damaged.saved_at = kMade * 1'000'000'000;
+  EXPECT_NO_THROW(check_none_damaged_after({damaged, whole}, &whole));
+  ++damaged.saved_at;
   EXPECT_THROW(check_none_damaged_after({damaged, whole}, &whole), StorageError);
 }
 

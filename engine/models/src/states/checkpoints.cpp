@@ -96,6 +96,13 @@ void warn_of_another_line(const std::vector<Checkpoint>& found, const Checkpoint
                           " is taken, which was saved last; " + other->path + " is of another run");
 }
 
+// By the clock of the folders: `saved_at` is ahead of it after a clock that ran fast, also in the
+// checkpoints that followed.
+std::int64_t folder_time(const Checkpoint& whole) {
+  const std::int64_t made = made_at(whole.path);
+  return made == 0 ? whole.saved_at : std::min(whole.saved_at, made);
+}
+
 }  // namespace
 
 std::vector<Checkpoint> list_checkpoints(const std::string& directory) {
@@ -114,7 +121,7 @@ void check_none_damaged_after(const std::vector<Checkpoint>& found, const Checkp
     if (each.damage.empty()) continue;
     // A run that returned to an earlier step saves newer ones with smaller numbers.
     const bool is_older = newest != nullptr && each.step <= newest->step &&
-                          (newest->saved_at == 0 || each.saved_at <= newest->saved_at);
+                          (newest->saved_at == 0 || each.saved_at <= folder_time(*newest));
     if (is_older) continue;
     throw StorageError(
         each.path,
