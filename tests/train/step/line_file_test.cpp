@@ -6,10 +6,12 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -66,6 +68,14 @@ class ResumedLines : public ::testing::Test {
     std::vector<std::string> said;
     for (const auto& message : log.messages()) said.push_back(message.text);
     return said;
+  }
+
+  std::vector<std::string> files() const {
+    std::vector<std::string> paths;
+    for (const auto& entry : std::filesystem::directory_iterator(dir_.path()))
+      paths.push_back(entry.path());
+    std::ranges::sort(paths);
+    return paths;
   }
 
   test::TempDir dir_;
@@ -127,8 +137,7 @@ TEST_F(ResumedLines, AFullDiskLosesNoWholeOne) {
   EXPECT_EQ(test::file_text(aside_), before);
 }
 
-// As a kill before the last rename: the damaged file has both names, and the draft is whole.
-TEST_F(ResumedLines, AKillBetweenTheFilesLosesNoWholeOne) {
+TEST_F(ResumedLines, AnErrorBetweenTheFilesLeavesTheDamagedOneAlone) {
   const std::string before = lines_of({1, 2}) + "X\n" + lines_of({4});
   write(before);
   const std::string said = test::run_in_child([&]() -> std::string {
@@ -137,18 +146,64 @@ TEST_F(ResumedLines, AKillBetweenTheFilesLosesNoWholeOne) {
     try {
       StepLines(dir_.path(), {}, 4, 1);
     } catch (const IoError&) {
-      return log.contains("line 3 is damaged: the file is now " + aside_) ? "told" : "not told";
+      return log.contains("line 3 is damaged, and the file stays as it is") ? "told" : "not told";
     }
     return "no error";
   });
   EXPECT_EQ(said, "told");
   EXPECT_EQ(test::file_text(steps_), before);
+  EXPECT_THAT(files(), ElementsAre(steps_));
+}
+
+TEST_F(ResumedLines, ADamagedOneIsPutAsideWhereThereAreNoLinks) {
+  const std::string before = lines_of({1, 2}) + "X\n" + lines_of({4});
+  write(before);
+  const std::string said = test::run_in_child([&]() -> std::string {
+    const test::CapturedLog log;
+    test::deny(__NR_link, EPERM);
+    StepLines(dir_.path(), {}, 4, 1);
+    return log.contains("the file is now " + aside_) ? "told" : "not told";
+  });
+  EXPECT_EQ(said, "told");
+  EXPECT_EQ(test::file_text(steps_), lines_of({1, 2, 4}));
   EXPECT_EQ(test::file_text(aside_), before);
-  EXPECT_EQ(test::file_text(draft_), lines_of({1, 2, 4}));
+}
+
+// Before the last rename, the damaged file has both names, and the draft is whole.
+TEST_F(ResumedLines, AKillBetweenTheFilesLosesNoWholeOne) {
+  const std::string before = lines_of({1, 2}) + "X\n" + lines_of({4});
+  write(before);
+  std::filesystem::create_hard_link(steps_, aside_);
+  test::write_file(draft_, lines_of({1, 2, 4}));
+  EXPECT_THAT(resume(1), ElementsAre(HasSubstr(steps_ + " had another name too")));
+  EXPECT_EQ(test::file_text(steps_), lines_of({1, 2}));
+  EXPECT_EQ(test::file_text(aside_), before) << "though the run went back to a step before";
+  EXPECT_THAT(files(), ElementsAre(aside_, steps_));
   // Without links, the damaged one has its new name only.
   std::filesystem::remove(steps_);
-  EXPECT_THAT(resume(4), IsEmpty()) << "said before";
+  test::write_file(draft_, lines_of({1, 2, 4}));
+  EXPECT_THAT(resume(4), ElementsAre(HasSubstr(steps_ + " was not there, and is now " + draft_)));
   EXPECT_EQ(test::file_text(steps_), lines_of({1, 2, 4, 5}));
+}
+
+TEST_F(ResumedLines, AHalfCopyOfAKilledRunIsNotTaken) {
+  std::string before = lines_of({1, 2, 3, 4, 5, 6, 7, 8});
+  before[line_of(1).size()] = 'X';
+  write(before);
+  const std::string said = test::run_in_child([&]() -> std::string {
+    const test::CapturedLog log;
+    const rlimit limit{before.size() / 2, before.size() / 2};
+    ::signal(SIGXFSZ, SIG_DFL);  // which kills
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    StepLines(dir_.path(), {}, 8, 1);
+    return "not killed";
+  });
+  EXPECT_EQ(said, " (the child died)");
+  EXPECT_EQ(files().size(), 2U);
+  std::filesystem::rename(steps_, dir_.file("to look at"));
+  EXPECT_THAT(resume(8), IsEmpty()) << "a report that begins here";
+  EXPECT_EQ(test::file_text(steps_), lines_of({9}));
+  EXPECT_THAT(files(), ElementsAre(steps_, dir_.file("to look at")));
 }
 
 // As workers that load data, which end when this process closes `ends`.

@@ -148,9 +148,13 @@ std::string put_aside(const std::string& path) {
   return aside;
 }
 
-// The whole lines go to a draft, which takes the name of the damaged file last.
+// A copy of the lines that stay has this name when it is whole, until it takes the file's.
 std::string draft_path(const std::string& path) {
   return path + ".tmp";
+}
+// Its name before.
+std::string part_path(const std::string& path) {
+  return draft_path(path) + ".part";
 }
 
 // Copies the lines that stay, behind a header. Returns how many bytes they are.
@@ -172,42 +176,94 @@ std::uint64_t copy_kept(int from, int to, const std::string& path, std::int64_t 
   return bytes + text.size();
 }
 
+struct Copy {
+  UniqueFd fd;
+  std::uint64_t bytes = 0;
+};
+
+// Copies the lines that stay to the draft, which is on its drive then. Throws IoError; then nothing
+// is left.
+Copy copy_to_draft(int from, const std::string& path, std::int64_t last_kept,
+                   const LineFormat& format) {
+  const std::string part = part_path(path);
+  Copy copy{open_and_lock(part, format.setting)};
+  try {
+    SLUICE_SYSCALL(::ftruncate(copy.fd.get(), 0), part);
+    copy.bytes = copy_kept(from, copy.fd.get(), part, last_kept, format);
+    SLUICE_SYSCALL(::fdatasync(copy.fd.get()), part);
+    check_written(copy.fd.get(), part);
+    SLUICE_SYSCALL(::rename(part.c_str(), draft_path(path).c_str()), part);
+  } catch (...) {
+    remove_file_quietly(part);
+    throw;
+  }
+  return copy;
+}
+
+// Gives the file the name `aside`, and `path` to the draft. The name is never without a file,
+// except where the file system has no links. Throws IoError; then the file has its name alone.
+void exchange_for_draft(const std::string& path, const std::string& aside) {
+  const std::string draft = draft_path(path);
+  const bool has_links = ::link(path.c_str(), aside.c_str()) == 0;
+  if (!has_links) SLUICE_SYSCALL(::rename(path.c_str(), aside.c_str()), path);
+  if (::rename(draft.c_str(), path.c_str()) == 0) return;
+  const int error_number = errno;
+  if (has_links) remove_file_quietly(aside);
+  // The next run takes the draft where this fails.
+  const bool is_back = has_links || ::rename(aside.c_str(), path.c_str()) == 0;
+  if (is_back) remove_file_quietly(draft);
+  throw IoError(error_number, "rename", draft);
+}
+
 // Gives the damaged file `damaged` another name, and `path` to a new one of its whole lines, which
 // is returned. After an error or a kill at any place, both have all their lines.
 AppendFile put_damaged_aside(int damaged, const Lines& lines, const std::string& path,
                              std::int64_t last_kept, const LineFormat& format,
                              const AppendFile::Open& open) {
   const std::string line = path + ": line " + std::to_string(lines.damaged) + " is damaged";
-  const std::string draft = draft_path(path);
-  UniqueFd whole;
-  std::uint64_t whole_bytes = 0;
+  const std::string aside = free_numbered_path(path);
+  Copy copy;
   try {
-    whole = open_and_lock(draft, format.setting);
-    SLUICE_SYSCALL(::ftruncate(whole.get(), 0), draft);
-    whole_bytes = copy_kept(damaged, whole.get(), draft, last_kept, format);
-    SLUICE_SYSCALL(::fdatasync(whole.get()), draft);
-    check_written(whole.get(), draft);
+    copy = copy_to_draft(damaged, path, last_kept, format);
+    exchange_for_draft(path, aside);
   } catch (const IoError&) {
-    ::unlink(draft.c_str());
     log(LogLevel::warn,
-        line + ", and the file stays as it is: its whole lines cannot be copied to " + draft);
+        line + ", and the file stays as it is: its whole lines cannot be put into a new one");
     throw;
   }
-  // The name is never without a file, except where the file system has no links.
-  std::string aside = free_numbered_path(path);
-  if (::link(path.c_str(), aside.c_str()) != 0) aside = put_aside(path);
   log(LogLevel::warn, line + ": the file is now " + aside + ", and its whole lines are in " + path +
                           (lines.missing.empty() ? "" : "; " + missing_text(lines)));
-  SLUICE_SYSCALL(::rename(draft.c_str(), path.c_str()), path);
-  return AppendFile(std::move(whole), path, whole_bytes, open, format.header);
+  return AppendFile(std::move(copy.fd), path, copy.bytes, open, format.header);
+}
+
+// For a file of two names, as a kill in put_damaged_aside() leaves it: the other name keeps all
+// lines.
+AppendFile go_on_in_a_copy(int from, const std::string& path, std::int64_t last_kept,
+                           const LineFormat& format, const AppendFile::Open& open) {
+  Copy copy = copy_to_draft(from, path, last_kept, format);
+  SLUICE_SYSCALL(::rename(draft_path(path).c_str(), path.c_str()), path);
+  log(LogLevel::info,
+      path + " had another name too, which keeps its lines: the run goes on in a copy of " + path);
+  return AppendFile(std::move(copy.fd), path, copy.bytes, open, format.header);
+}
+
+// After a kill between two renames the draft is all that is left, and takes the file's name.
+// Returns whether there is a file now.
+bool has_file(const std::string& path) {
+  if (::access(path.c_str(), F_OK) == 0) return true;
+  const std::string draft = draft_path(path);
+  if (::rename(draft.c_str(), path.c_str()) != 0) return false;
+  log(LogLevel::warn, path + " was not there, and is now " + draft +
+                          ", the whole lines of a damaged file that a killed run left");
+  return true;
 }
 
 AppendFile open_kept(const std::string& path, std::int64_t last_kept, const LineFormat& format) {
   const auto open = [path, setting = format.setting] { return open_and_lock(path, setting); };
-  // A draft without its file is whole: a kill between two renames left it.
-  const bool was_there =
-      ::access(path.c_str(), F_OK) == 0 || ::rename(draft_path(path).c_str(), path.c_str()) == 0;
+  const bool was_there = has_file(path);
   UniqueFd fd = open();
+  for (const std::string& left : {draft_path(path), part_path(path)})  // by a kill
+    remove_file_quietly(left);
   Lines lines = scan(fd.get(), path, last_kept, format);
   struct stat info {};
   SLUICE_SYSCALL(::fstat(fd.get(), &info), path);
@@ -218,9 +274,13 @@ AppendFile open_kept(const std::string& path, std::int64_t last_kept, const Line
     // The file belongs to an earlier run; this run starts a new one.
     log(LogLevel::info, path + " is of an earlier run and is now " + put_aside(path));
     fd = open();
-  } else if (was_there && !lines.missing.empty() && lines.missing.back().second == last_kept) {
-    lines.missing.erase(lines.missing.begin(), lines.missing.end() - 1);  // told of when they arose
-    log(LogLevel::warn, path + ": " + missing_text(lines));
+  } else {
+    if (was_there && !lines.missing.empty() && lines.missing.back().second == last_kept) {
+      // The others were told of when they arose.
+      lines.missing.erase(lines.missing.begin(), lines.missing.end() - 1);
+      log(LogLevel::warn, path + ": " + missing_text(lines));
+    }
+    if (info.st_nlink > 1) return go_on_in_a_copy(fd.get(), path, last_kept, format, open);
   }
   SLUICE_SYSCALL(::ftruncate(fd.get(), static_cast<off_t>(lines.kept_bytes)), path);
   return AppendFile(std::move(fd), path, lines.kept_bytes, open, format.header);

@@ -30,8 +30,9 @@ class LineFile {
   // steps.1.jsonl (or the next free number) instead. Where lines up to `last_kept` are damaged, the
   // whole lines among them are written to a new file first, and then the damaged one is renamed so
   // too; a warning says so. Another warning says which lines up to `last_kept` a file that was
-  // there has not. Forked children do not hold the file. Throws IoError; StorageError when another
-  // run writes there.
+  // there has not. A file that has another name too is copied: its other name keeps all lines.
+  // Forked children do not hold the file. Throws IoError; StorageError when another run writes
+  // there.
   LineFile(const std::string& path, std::int64_t last_kept, const LineFormat& format);
 
   // Appends whole lines, as AppendFile::append.
