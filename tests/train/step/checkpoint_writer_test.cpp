@@ -22,7 +22,6 @@
 #include "checkpoint_drive.hpp"
 #include "saved/checkpoint.hpp"
 #include "saved/saved_state.hpp"
-#include "saved/swap_commit.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/models/checkpoints.hpp"
 #include "sluice/models/rank_commit.hpp"
@@ -40,7 +39,6 @@ using test::RunCase;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::StartsWith;
 
 constexpr int kSteps = 5;
 
@@ -355,43 +353,6 @@ TEST_F(CheckpointWriting, FilesThatCannotBeMadeCostTheCheckpoint) {
   // As an error of the drive, which the run goes on after.
   EXPECT_THROW(writer.finish(progress), StorageError);
   EXPECT_TRUE(std::filesystem::is_empty(folder()));
-}
-
-TEST_F(CheckpointWriting, ASwapDirectoryThatCannotBeReadIsNotSaidToBeGone) {
-  const plan::Plan plan =
-      plan_with({.name = "nvme", .states = Home::nvme, .weights = Home::nvme}, {}, false);
-  RunResources resources = test::make_resources(plan, SwapMode::create);
-  initialise_states(resources, kSeed, std::nullopt);
-  Progress progress;
-  begin_progress(progress, *resources.communicator);
-  progress.step = 1;
-  commit_swap(resources, make_run_state(plan, progress, {.seed = kSeed, .settings = {}}));
-  EXPECT_THAT(what_is_saved(resources, 0), HasSubstr("step 1 is committed"));
-  const std::string manifest = resources.files.store->directory() + "/manifest.json";
-  std::filesystem::rename(manifest, manifest + ".away");
-  EXPECT_THAT(what_is_saved(resources, 0), HasSubstr("is gone"));
-  std::filesystem::create_symlink(manifest, manifest);  // a loop
-  EXPECT_THAT(what_is_saved(resources, 0), HasSubstr("step 1 is committed"));
-}
-
-// As where a link fails between rank 0's ranks.json and the answers of the other ranks.
-TEST_F(CheckpointWriting, ACommitInDoubtIsSaidToBeOneOfTwo) {
-  const plan::Plan plan =
-      plan_with({.name = "nvme", .states = Home::nvme, .weights = Home::nvme}, {}, false);
-  RunResources resources = test::make_resources(plan, SwapMode::create);
-  initialise_states(resources, kSeed, std::nullopt);
-  for (std::size_t u = 0; u < resources.units.size(); ++u)
-    resources.updater->begin_write_back(u).finish();
-  offload::SwapStore& store = *resources.files.store;
-  store.prepare_commit(1, "{}");
-  EXPECT_THAT(what_is_saved(resources, 0), HasSubstr("not known whether step 1 is committed"));
-  store.finish_commit();
-  EXPECT_THAT(what_is_saved(resources, 0), StartsWith("step 1 is committed"));
-  store.prepare_commit(2, "{}");
-  EXPECT_THAT(what_is_saved(resources, 0), StartsWith("step 1 or 2 is committed"));
-  EXPECT_THAT(what_is_saved(resources, 5), StartsWith("step 5 is committed"));
-  store.abandon_commit();
-  EXPECT_THAT(what_is_saved(resources, 0), StartsWith("step 1 is committed"));
 }
 
 }  // namespace

@@ -69,7 +69,8 @@ class Run {
     } catch (...) {
       const std::exception_ptr error = std::current_exception();
       end_ranks(zero::AbortReason(error));
-      if (progress_.step > 0 || failure_kind(error) == FailureKind::storage) say_where_it_stopped();
+      if (progress_.step > 0 || failure_kind(error) == FailureKind::storage)
+        say_where_it_stopped(error);
       throw;
     }
   }
@@ -112,13 +113,15 @@ class Run {
   }
 
   // The error that follows names the cause.
-  void say_where_it_stopped() {
+  void say_where_it_stopped(const std::exception_ptr& error) {
     if (!lines_) return;  // training had not begun
     // With several ranks, some have left.
     if (ranks_.size() == 1)
       (void)error_of([this] { finish_checkpoint(*resources_, *checkpoints_, progress_); });
     log(LogLevel::error, "training stopped after step " + std::to_string(progress_.step) + "; " +
                              what_is_saved(*resources_, progress_.checkpoint_step));
+    const std::string lost = what_may_be_lost(*resources_, progress_.checkpoint_step, error);
+    if (!lost.empty()) log(LogLevel::error, lost);
   }
 
   // After a signal that came while the run was set up. No file is open yet.

@@ -11,6 +11,7 @@
 #include "saved/synced_path.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/rank_failure.hpp"
 #include "sluice/models/rank_commit.hpp"
 #include "sluice/offload/swap_directory.hpp"
 #include "sluice/offload/swap_store.hpp"
@@ -143,22 +144,30 @@ std::string what_is_saved(const RunResources& resources, std::int64_t checkpoint
     return "step " + std::to_string(step) + " or " + std::to_string(*prepared) + " is committed" +
            once_mended + "--resume goes on from the one that is";
   if (step == 0) return "nothing is committed" + once_mended + "start again";
-  if (const std::string problem = swap_step > checkpoint_step ? sync_problem(resources) : "";
-      !problem.empty()) {
-    std::string places;
-    for (const std::string& place : committed_places(resources))
-      places += (places.empty() ? "" : " and ") + place;
-    const std::string otherwise = checkpoint_step > 0 ? "it goes on from the checkpoint of step " +
-                                                            std::to_string(checkpoint_step) +
-                                                            " in another nvme_path"
-                                                      : "start again";
-    return "step " + std::to_string(step) + " is committed, and may not be on its drive (" +
-           problem + "): copy " + places +
-           " before a file system is unmounted or the machine restarts" + once_mended +
-           "--resume goes on from it if it was kept; otherwise " + otherwise;
-  }
   return "step " + std::to_string(step) + " is committed" + once_mended +
          "--resume goes on from it";
+}
+
+std::string what_may_be_lost(const RunResources& resources, std::int64_t checkpoint_step,
+                             const std::exception_ptr& error) {
+  const offload::SwapStore* const store = resources.files.store.get();
+  const std::int64_t step = store == nullptr ? 0 : store->resumable_step();
+  if (step <= checkpoint_step || failure_kind(error) != FailureKind::storage) return "";
+  if (store->prepared_step().value_or(step) > step || is_gone(store->directory())) return "";
+  const std::string problem = sync_problem(resources);
+  if (problem.empty()) return "";
+  std::string places;
+  for (const std::string& place : committed_places(resources))
+    places += (places.empty() ? "" : " and ") + place;
+  const std::string otherwise = checkpoint_step > 0
+                                    ? "it goes on from the checkpoint of step " +
+                                          std::to_string(checkpoint_step) + " in another nvme_path"
+                                    : "start again";
+  return "step " + std::to_string(step) + " may not be on its drive (" + problem + "): copy " +
+         places +
+         " before a file system is unmounted or the machine restarts. --resume goes on from it if "
+         "it was kept; otherwise " +
+         otherwise;
 }
 
 }  // namespace sluice::train

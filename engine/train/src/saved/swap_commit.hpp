@@ -3,6 +3,7 @@
 // Thread-compatible: free functions, called by the thread that trains.
 
 #include <cstdint>
+#include <exception>
 #include <string>
 
 #include "sluice/models/run_state.hpp"
@@ -29,5 +30,10 @@ void remove_replaced_states(RunResources& resources);
 // The state that a new process would go on from after an error, for people; `checkpoint_step`: of
 // the last checkpoint that this run knows, 0: none.
 std::string what_is_saved(const RunResources& resources, std::int64_t checkpoint_step);
+// Syncs the state that is in the swap directory alone, after an error of storage. Says, for people,
+// that the system's memory alone may have it; empty: the drive has it, or the error is another one.
+// Blocks, on a drive that fails perhaps for long.
+std::string what_may_be_lost(const RunResources& resources, std::int64_t checkpoint_step,
+                             const std::exception_ptr& error);
 
 }  // namespace sluice::train
