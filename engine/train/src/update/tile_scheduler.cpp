@@ -258,10 +258,10 @@ void TileScheduler::begin_tile(const NextTile& next) {
     return io_.begin_reads(next.range, next.countdown->work(), tile);
   };
   job.begin_compute = [this, next, checksums](Bytes tile) {
-    // Before their source: on the way of an error a ticket waits for a source that lives.
-    offload::Tickets tickets;
+    // Before its source, and with room: on the way of an error a ticket waits for a source that lives.
+    offload::Tickets tickets(1);
     const auto computed = std::make_shared<TicketSource>();
-    tickets.push_back(computed->ticket());
+    tickets.front() = computed->ticket();
     compute(next, tile, *checksums,
             [computed](const std::exception_ptr& error) { computed->complete(error); });
     return tickets;
