@@ -1,6 +1,7 @@
 #include "swap/shard_verify.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "sluice/base/error.hpp"
@@ -33,11 +34,29 @@ std::vector<Buffer> take_buffers(MemoryPool& staging) {
   return buffers;
 }
 
-// Waits for the chunk. Empty, or what is wrong with it.
+// Whether a read that failed so shows that bytes are gone: the errnos of kernel and file systems
+// for a bad medium and for a checksum of their own that does not fit. EIO is also the end of a
+// file. Any other read may succeed in another process, or later.
+bool means_lost_bytes(int error_number) {
+  switch (error_number) {
+    case EIO:
+    case ENODATA:
+    case EILSEQ:
+    case EBADMSG:
+    case EUCLEAN:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Waits for the chunk. Empty, or what is wrong with it. Throws IoError where the read failed for
+// another reason than the bytes.
 std::string fault_of(PendingChunk& chunk) {
   try {
     chunk.read.finish();
   } catch (const IoError& error) {
+    if (!means_lost_bytes(error.code().value())) throw;
     return "cannot be read: " + error.code().message();
   }
   const std::uint64_t expected = chunk.shard->checksums[chunk.offset_bytes / kChecksumChunkBytes];

@@ -31,9 +31,11 @@ StoredShard whole_shard(const ShardSpec& spec, const nvme::StripedFile& file,
 
 std::uint64_t readable_bytes_of(std::span<const StoredShard> shards);
 
-// Blocks. Reads with several chunks in flight, through buffers of `staging`; a chunk that cannot be
-// read is damaged. Ranges are in the order of the shards, `progress` may be empty. Throws
-// OutOfMemory when not even one chunk's buffer can be had.
+// Blocks. Reads with several chunks in flight, through buffers of `staging`; a chunk is
+// damaged when it differs, or when its drive or file system says that its bytes are gone (EIO,
+// ENODATA, EILSEQ, EBADMSG, EUCLEAN; the end of the file). Ranges are in the order of the shards,
+// `progress` may be empty. Throws IoError when a read fails for any other reason, and OutOfMemory
+// when not even one chunk's buffer can be had.
 std::vector<DamagedRange> find_damage(std::span<const StoredShard> shards, nvme::IoEngine& io,
                                       MemoryPool& staging, const VerifyProgress& progress);
 

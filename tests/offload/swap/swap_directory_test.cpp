@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "captured_log.hpp"
+#include "nvme/faulty_backend.hpp"
 #include "sluice/nvme/bench_file.hpp"
 #include "sluice/offload/directory_lock.hpp"
 #include "sluice/offload/swap_store.hpp"
@@ -28,9 +29,20 @@ constexpr std::uint64_t kNormOffset = 3 * kChecksumChunkBytes + 4096;  // where 
 
 class SwapDirectoryTest : public SwapStoreTest {
  protected:
-  VerifyReport check(const VerifyProgress& progress = nullptr) {
+  VerifyReport check(const VerifyProgress& progress = nullptr) { return check(*engine_, progress); }
+  VerifyReport check(nvme::IoEngine& engine, const VerifyProgress& progress = nullptr) {
     MemoryPool staging(Tier::host, 4 * kChecksumChunkBytes, make_host_source());
-    return verify_directory(dir_.path(), *engine_, staging, progress);
+    return verify_directory(dir_.path(), engine, staging, progress);
+  }
+  // Checks with an engine whose third request fails with `error_number`.
+  VerifyReport check_with_failure(int error_number) {
+    auto backend = std::make_unique<nvme::FaultyBackend>(
+        nvme::make_backend(nvme::BackendKind::threads, kSmallBlocks.depth, 2).backend,
+        nvme::FaultyOptions{[error_number](const nvme::IoRequest&, std::uint64_t index) {
+          return index == 2 ? nvme::Fault::with(-error_number) : nvme::Fault{};
+        }});
+    nvme::IoEngine engine(std::move(backend), kSmallBlocks);
+    return check(engine);
   }
   // Names of the files that were, or would be, removed.
   std::vector<std::string> clean(CleanScope scope, CleanMode mode = CleanMode::remove) {
@@ -145,6 +157,30 @@ TEST_F(SwapDirectoryTest, NamesEveryShardOfAnAbsentFile) {
     EXPECT_EQ(range.path, dir_.file("states.0.swap"));
     EXPECT_EQ(range.offset_bytes, 0U);
     EXPECT_EQ(range.why, "the file is absent");
+  }
+}
+
+TEST_F(SwapDirectoryTest, CallsDamagedWhatTheDriveCannotGiveBack) {
+  commit_first(8);
+  for (const int error_number : {EIO, ENODATA, EILSEQ, EBADMSG, EUCLEAN}) {
+    const VerifyReport report = check_with_failure(error_number);
+    ASSERT_EQ(report.damaged.size(), 1U) << error_number;
+    EXPECT_EQ(report.damaged[0].shard, "blocks.0.attention");
+    EXPECT_THAT(report.damaged[0].why, HasSubstr("cannot be read: "));
+  }
+}
+
+// A whole state that is called damaged may be removed.
+TEST_F(SwapDirectoryTest, AReadThatFailsForAnotherReasonIsNoDamage) {
+  commit_first(8);
+  for (const int error_number : {EINVAL, ENOMEM, EMFILE, EACCES, ENOTCONN}) {
+    try {
+      check_with_failure(error_number);
+      ADD_FAILURE() << "no error " << error_number;
+    } catch (const IoError& error) {
+      EXPECT_EQ(error.code().value(), error_number);
+      EXPECT_THAT(error.what(), HasSubstr(dir_.file("states.0.swap")));
+    }
   }
 }
 

@@ -29,8 +29,9 @@ struct VerifyReport {
 // Reads all committed bytes, of all ranks, and compares lengths and checksums; blocks. Changes
 // nothing, needs no right to write, and holds the lock shared. An absent or truncated slot file is
 // reported as damage, and the other files are still checked. Throws StorageError when nothing is
-// committed or the manifest is damaged; IoError; OutOfMemory when `staging` has no room for one
-// chunk of kChecksumChunkBytes. Uses up to sixteen chunks of `staging`.
+// committed or the manifest is damaged; IoError, also for a read that fails for another reason than
+// its bytes (too little memory, say); OutOfMemory when `staging` has no room for one chunk of
+// kChecksumChunkBytes. Uses up to sixteen chunks of `staging`.
 VerifyReport verify_directory(const std::string& directory, nvme::IoEngine& io, MemoryPool& staging,
                               const VerifyProgress& progress);
 

@@ -168,9 +168,10 @@ class SwapStore {
   // Throws IoError.
   void sync_committed();
 
-  // Reads all committed bytes and compares checksums; blocks. A chunk that cannot be read counts as
-  // damaged. Ranges are ordered by shard, then offset; empty: no damage. Throws OutOfMemory when
-  // `staging` has no room for one chunk. For a directory that nobody has open: verify_directory().
+  // Reads all committed bytes and compares checksums; blocks. A chunk whose bytes are gone (EIO,
+  // say) counts as damaged. Ranges are ordered by shard, then offset; empty: no damage. Throws
+  // IoError when a read fails for another reason, and OutOfMemory when `staging` has no room for
+  // one chunk. For a directory that nobody has open: verify_directory().
   std::vector<DamagedRange> verify(MemoryPool& staging);
 
  private:
