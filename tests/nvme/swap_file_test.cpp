@@ -102,6 +102,56 @@ TEST_F(SwapFileTest, WhatRefusesDirectIoIsOpenedBufferedOrNotAtAll) {
               AllOf(HasSubstr(path), HasSubstr("O_DIRECT"), HasSubstr("auto")));
 }
 
+// As mergerfs and unionfs-fuse do: open() takes O_DIRECT, and the kernel does not know better.
+TEST_F(SwapFileTest, WhatTakesDirectIoAtOpenAndRefusesTransfersIsOpenedBuffered) {
+  if (!SwapFile(dir_.file("f"), OpenMode::create, DirectIo::automatic).direct())
+    GTEST_SKIP() << "the file system of the tests has no direct I/O";
+  const auto bytes = random_bytes(8192, 5);
+  for (const long call : {__NR_pwrite64, __NR_pread64}) {
+    const std::string name = call == __NR_pwrite64 ? "pwrite" : "pread";
+    for (const OpenMode mode : {OpenMode::create, OpenMode::read_write, OpenMode::read_only}) {
+      if (call == __NR_pwrite64 && mode == OpenMode::read_only) continue;  // nobody writes
+      SCOPED_TRACE(name + " " + std::to_string(static_cast<int>(mode)));
+      const std::string path = dir_.file("f");
+      if (mode == OpenMode::create) {
+        std::filesystem::remove(path);
+      } else {
+        write_whole_file(path, bytes);
+      }
+      const std::string said = run_in_child([&]() -> std::string {
+        deny(__NR_statx, ENOSYS);
+        const bool direct = SwapFile(path, mode, DirectIo::automatic).direct();
+        deny(call, EINVAL);
+        const SwapFile file(path, mode, DirectIo::automatic);
+        const bool buffered = !file.direct() && (::fcntl(file.fd(), F_GETFL) & O_DIRECT) == 0;
+        return std::string(direct ? "direct, " : "not direct, ") + (buffered ? "buffered: " : "") +
+               file.why_buffered() + "; " +
+               message_of<IoError>([&] { SwapFile(path, mode, DirectIo::on); });
+      });
+      EXPECT_THAT(
+          said, AllOf(::testing::StartsWith("direct, buffered: the file system refuses O_DIRECT (" +
+                                            name + ": EINVAL); "),
+                      HasSubstr("open for direct I/O"), HasSubstr("auto")));
+      if (mode != OpenMode::create) {
+        EXPECT_TRUE(same_bytes(read_whole_file(path), bytes));
+      }
+      const auto entries = std::filesystem::directory_iterator(dir_.path());
+      EXPECT_EQ(std::distance(begin(entries), end(entries)), 1) << "the trial's file stays";
+    }
+  }
+}
+
+// A transfer says what is wrong with the drive, and where.
+TEST_F(SwapFileTest, ATrialOfDirectIoThatFailsOtherwiseIsLeftToTheTransfers) {
+  const std::string said = run_in_child([&]() -> std::string {
+    deny(__NR_statx, ENOSYS);
+    deny(__NR_pwrite64, EIO);
+    deny(__NR_pread64, EIO);
+    return SwapFile(dir_.file("f"), OpenMode::create, DirectIo::automatic).why_buffered();
+  });
+  EXPECT_EQ(said, "");
+}
+
 TEST_F(SwapFileTest, AnAbsentDirectoryIsNamedWithWhatToDo) {
   const std::string path = dir_.file("absent/f");
   const auto open = [&] { SwapFile(path, OpenMode::create, DirectIo::automatic); };

@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -66,6 +68,7 @@ struct DirectAlignment {
   std::uint32_t memory_bytes = kFallbackAlignment;
   // 0 when the file has no direct I/O.
   std::uint32_t offset_bytes = kFallbackAlignment;
+  bool told = false;  // by the kernel
 };
 
 // Alignment from statx STATX_DIOALIGN (Linux 6.1). The fields are read at their offsets in the
@@ -82,7 +85,37 @@ DirectAlignment direct_alignment(int fd) {
   const char* bytes = reinterpret_cast<const char*>(&info);
   std::memcpy(&alignment.memory_bytes, bytes + kMemoryAlignAt, sizeof(std::uint32_t));
   std::memcpy(&alignment.offset_bytes, bytes + kOffsetAlignAt, sizeof(std::uint32_t));
+  alignment.told = true;
   return alignment;
+}
+
+// A new file for direct I/O in the directory of `path`, which nobody else sees for longer than a
+// moment. Empty where there can be none.
+UniqueFd unnamed_sibling(const std::string& path) {
+  std::string name = path.substr(0, path.rfind('/') + 1) + ".sluice-direct-XXXXXX";
+  UniqueFd fd(::mkostemp(name.data(), O_DIRECT | O_CLOEXEC));
+  if (fd) ::unlink(name.c_str());
+  return fd;
+}
+
+// "pwrite" or "pread" where the file system answers EINVAL to that call on an aligned block, though
+// its open() took O_DIRECT: some in user space do. Else empty. Other failures are left to the
+// transfers. Writes to a file of its own, because another process may have this one open.
+std::string refused_direct_call(int fd, const std::string& path, OpenMode mode) {
+  alignas(kFallbackAlignment) std::array<std::byte, kFallbackAlignment> block{};
+  const auto is_refused = [](auto call) {
+    ssize_t result = 0;
+    do {
+      result = call();
+    } while (result < 0 && errno == EINTR);
+    return result < 0 && errno == EINVAL;
+  };
+  const UniqueFd sibling = mode == OpenMode::read_only ? UniqueFd() : unnamed_sibling(path);
+  if (sibling && is_refused([&] { return ::pwrite(sibling.get(), &block, sizeof(block), 0); })) {
+    return "pwrite";
+  }
+  const int read_from = sibling ? sibling.get() : fd;
+  return is_refused([&] { return ::pread(read_from, &block, sizeof(block), 0); }) ? "pread" : "";
 }
 
 // Writes a zero byte over the last zero byte of each page of [begin_bytes, size_bytes), so that
@@ -128,6 +161,13 @@ int reserve_blocks(int fd, const std::string& path, std::uint64_t begin_bytes,
   return write_into_holes(buffered.get(), begin_bytes, size_bytes);
 }
 
+void check_is_regular(int fd, const std::string& path) {
+  struct stat info {};
+  SLUICE_SYSCALL(::fstat(fd, &info), path);
+  if (!S_ISREG(info.st_mode))
+    throw IoError(EINVAL, "open", path, 0, 0, "is not a regular file; name a file");
+}
+
 }  // namespace
 
 SwapFile::SwapFile(std::string path, OpenMode mode, DirectIo direct, std::size_t drive)
@@ -143,24 +183,29 @@ SwapFile::SwapFile(std::string path, OpenMode mode, DirectIo direct, std::size_t
       throw IoError(errno, "open", path_, 0, 0, open_advice(errno, mode));
     }
   }
-  if (fd_) {
-    const DirectAlignment alignment = direct_alignment(fd_.get());
-    direct_ = alignment.offset_bytes != 0;
-    if (direct_) {
-      offset_alignment_ = alignment.offset_bytes;
-      memory_alignment_ = alignment.memory_bytes;
-    } else {
-      why_buffered_ = "the file system does no direct I/O on this file (statx)";
-      fd_.reset();
-    }
-  }
+  if (fd_) use_direct_io(mode);
   if (!direct_) open_buffered(flags, mode, direct);
-  struct stat info {};
-  SLUICE_SYSCALL(::fstat(fd_.get(), &info), path_);
-  if (!S_ISREG(info.st_mode))
-    throw IoError(EINVAL, "open", path_, 0, 0, "is not a regular file; name a file");
+  check_is_regular(fd_.get(), path_);
   // Clears O_NONBLOCK: on a non-blocking descriptor, io_uring fails requests that would wait.
   SLUICE_SYSCALL(::fcntl(fd_.get(), F_SETFL, direct_ ? O_DIRECT : 0), path_);
+}
+
+void SwapFile::use_direct_io(OpenMode mode) {
+  check_is_regular(fd_.get(), path_);  // a device must not be read
+  const DirectAlignment alignment = direct_alignment(fd_.get());
+  if (alignment.offset_bytes == 0) {
+    why_buffered_ = "the file system does no direct I/O on this file (statx)";
+  } else if (!alignment.told) {
+    const std::string call = refused_direct_call(fd_.get(), path_, mode);
+    if (!call.empty()) why_buffered_ = "the file system refuses O_DIRECT (" + call + ": EINVAL)";
+  }
+  direct_ = why_buffered_.empty();
+  if (direct_) {
+    offset_alignment_ = alignment.offset_bytes;
+    memory_alignment_ = alignment.memory_bytes;
+  } else {
+    fd_.reset();
+  }
 }
 
 void SwapFile::open_buffered(int flags, OpenMode mode, DirectIo direct) {

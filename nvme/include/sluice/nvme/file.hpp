@@ -15,7 +15,9 @@
 namespace sluice::nvme {
 
 // Use of O_DIRECT, which bypasses the page cache. `automatic`: O_DIRECT where the file system takes
-// it, else buffered; why_buffered() then gives the reason in one line.
+// it, else buffered; why_buffered() then gives the reason in one line. Where the kernel does not
+// say whether direct I/O works, opening finds out with one block, in a file without a name beside
+// `path`; in read_only mode by reading the first block.
 enum class DirectIo { automatic, on, off };
 enum class OpenMode { read_only, read_write, create };
 
@@ -54,6 +56,8 @@ class SwapFile {
   void sync_data() const;
 
  private:
+  // Keeps the descriptor for direct I/O, or says why not and closes it.
+  void use_direct_io(OpenMode mode);
   void open_buffered(int flags, OpenMode mode, DirectIo direct);
 
   std::string path_;
