@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -276,27 +277,13 @@ CleanReport find_removable(const std::string& directory, CleanScope scope) {
   return report;
 }
 
-void remove_all(const std::vector<RemovableFile>& files) {
-  for (const RemovableFile& file : files) {
-    if (file.is_folder) {
-      remove_empty_folder(file.path);
-      continue;
-    }
-    remove_file(file.path);
-    // Else loss of power could bring the manifest back without the files that it names.
-    const std::string directory = parent_of(file.path);
-    if (file.path == manifest_path(directory) || file.path == rank_manifest_path(directory))
-      sync_directory(directory);
-  }
-}
-
 // Locks of a directory and of folders in it, and which of the lock files were not there before.
 class HeldLocks {
  public:
   void hold(const std::string& directory) {
     const std::string path = lock_path(directory);
     if (!file_exists(path)) made_paths_.insert(path);
-    locks_.emplace_back(directory, DirectoryLock::Mode::exclusive);
+    locks_.try_emplace(directory, directory, DirectoryLock::Mode::exclusive);
   }
   // Holds the folders below `directory` of which something is to go.
   void hold_folders(const std::string& directory, const std::vector<RemovableFile>& files) {
@@ -307,12 +294,42 @@ class HeldLocks {
     folders.erase(directory);  // held already
     for (const std::string& folder : folders) hold(folder);
   }
+  // Lets go of a directory, if it is held. A lock file that was not there before goes first.
+  void let_go(const std::string& directory) {
+    const auto found = locks_.find(directory);
+    if (found == locks_.end()) return;
+    if (made_paths_.count(lock_path(directory)) != 0) remove_file(lock_path(directory));
+    locks_.erase(found);
+  }
+  void let_go_of_all() {
+    while (!locks_.empty()) let_go(locks_.begin()->first);
+  }
   const std::set<std::string>& made_paths() const { return made_paths_; }
 
  private:
-  std::vector<DirectoryLock> locks_;
+  std::map<std::string, DirectoryLock> locks_;
   std::set<std::string> made_paths_;
 };
+
+// Removes the files and folders in their order. Returns those that are gone. A folder goes when its
+// lock is closed: FUSE and NFS keep a removed file in its folder as long as it is open.
+std::vector<RemovableFile> remove_all(const std::vector<RemovableFile>& files, HeldLocks& locks) {
+  std::vector<RemovableFile> gone;
+  for (const RemovableFile& file : files) {
+    if (file.is_folder) {
+      locks.let_go(file.path);
+      if (remove_empty_folder(file.path)) gone.push_back(file);
+      continue;
+    }
+    remove_file(file.path);
+    gone.push_back(file);
+    // Else loss of power could bring the manifest back without the files that it names.
+    const std::string directory = parent_of(file.path);
+    if (file.path == manifest_path(directory) || file.path == rank_manifest_path(directory))
+      sync_directory(directory);
+  }
+  return gone;
+}
 
 }  // namespace
 
@@ -328,12 +345,12 @@ CleanReport clean_directory(const std::string& directory, CleanScope scope, Clea
   locks.hold(directory);
   locks.hold_folders(directory, listed.files);
   CleanReport report = find_removable(directory, scope);
-  remove_all(report.files);
+  report.files = remove_all(report.files, locks);
+  locks.let_go_of_all();
   // Those were made just now, and are nothing to report.
-  for (const std::string& path : locks.made_paths()) {
-    remove_file(path);
-    std::erase_if(report.files, [&](const RemovableFile& file) { return file.path == path; });
-  }
+  std::erase_if(report.files, [&](const RemovableFile& file) {
+    return locks.made_paths().count(file.path) != 0;
+  });
   return report;
 }
 
@@ -357,7 +374,8 @@ void remove_other_states(const std::string& directory, int world_size) {
   for (const RankFolder& folder : list_rank_folders(directory)) {
     if (folder.world_size != world_size) add_rank_folder(folder, CleanScope::everything, report);
   }
-  remove_all(report.files);
+  HeldLocks none;
+  remove_all(report.files, none);
 }
 
 void remove_dead_checkpoints(const std::string& directory) {
@@ -370,9 +388,10 @@ void remove_dead_checkpoints(const std::string& directory) {
     add_checkpoint(folder, CleanScope::leftovers, report);
     if (report.files.size() > files_before) ++count;
   }
-  if (report.files.empty()) return;
-  for (const RemovableFile& file : report.files) disk_bytes += file.disk_bytes;
-  remove_all(report.files);
+  HeldLocks none;
+  const std::vector<RemovableFile> gone = remove_all(report.files, none);
+  if (gone.empty()) return;
+  for (const RemovableFile& file : gone) disk_bytes += file.disk_bytes;
   log(LogLevel::info, directory + ": removed " + std::to_string(count) +
                           (count == 1 ? " checkpoint (" : " checkpoints (") +
                           format_bytes(disk_bytes) + ") that an earlier run did not finish");

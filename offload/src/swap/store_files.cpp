@@ -7,10 +7,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <string_view>
 #include <system_error>
+#include <thread>
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
@@ -214,11 +216,31 @@ void remove_file(const std::string& path) {
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) throw IoError(errno, "unlink", path);
 }
 
-void remove_empty_folder(const std::string& path) {
-  if (::rmdir(path.c_str()) == 0) return;
-  if (errno == ENOENT || errno == ENOTEMPTY || errno == EEXIST) return;
-  if (errno == EBUSY || errno == ENOTDIR) return;  // a mount point, or a link to a folder
-  throw IoError(errno, "rmdir", path);
+namespace {
+
+// FUSE and NFS keep a removed file under such a name until it is closed.
+bool holds_nothing_but_removed_files(const std::string& folder) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (name.rfind(".fuse_hidden", 0) != 0 && name.rfind(".nfs", 0) != 0) return false;
+  }
+  return !error;
+}
+
+}  // namespace
+
+bool remove_empty_folder(const std::string& path) {
+  // A server of FUSE hears of a close a moment later.
+  constexpr std::chrono::milliseconds kPollInterval{10};
+  for (int tries_left = 100;; --tries_left) {
+    if (::rmdir(path.c_str()) == 0 || errno == ENOENT) return true;
+    if (errno == EBUSY || errno == ENOTDIR) return false;  // a mount point, or a link to a folder
+    if (errno != ENOTEMPTY && errno != EEXIST) throw IoError(errno, "rmdir", path);
+    if (tries_left == 0 || !holds_nothing_but_removed_files(path)) return false;
+    std::this_thread::sleep_for(kPollInterval);
+  }
 }
 
 void remove_leftovers(const std::string& directory, const std::vector<StoreFile>& files) {

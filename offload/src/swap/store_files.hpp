@@ -69,8 +69,9 @@ std::uint64_t file_disk_bytes(const std::string& path);    // 0 when it is absen
 std::uint64_t file_length_bytes(const std::string& path);  // throws IoError when it is absent
 // An absent file is no error. Throws IoError.
 void remove_file(const std::string& path);
-// One that is absent, or has something in it by now, is no error. Throws IoError.
-void remove_empty_folder(const std::string& path);
+// Whether the folder is gone. One that is absent, has something in it by now, or is a mount point
+// or a link, is no error. Waits up to a second for removed files to leave it. Throws IoError.
+bool remove_empty_folder(const std::string& path);
 // False when that cannot be found out.
 bool holds_nothing_but_a_lock(const std::string& directory);
 // Removes what an earlier run left, with one line in the log. Throws IoError.

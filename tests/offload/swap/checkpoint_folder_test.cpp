@@ -2,10 +2,13 @@
 
 #include "sluice/offload/checkpoint_folder.hpp"
 
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 
 #include "captured_log.hpp"
@@ -13,6 +16,32 @@
 #include "sluice/offload/swap_directory.hpp"
 #include "sluice/offload/swap_store.hpp"
 #include "swap_test_support.hpp"
+
+// This program has its own rmdir(). As FUSE and NFS do, it may keep a folder of which this process
+// has a file open, removed or not.
+namespace {
+bool keeps_folders_of_open_files = false;
+int late_removals = 0;  // so many calls find a folder not empty yet
+
+bool has_open_file_in(const std::string& folder) {
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const std::string path = std::filesystem::read_symlink(entry.path(), none).string();
+    if (path.rfind(folder + "/", 0) == 0) return true;
+  }
+  return false;
+}
+}  // namespace
+extern "C" int rmdir(const char* path) noexcept {
+  using Call = int(const char*);
+  static auto* const call = reinterpret_cast<Call*>(::dlsym(RTLD_NEXT, "rmdir"));
+  const bool late = keeps_folders_of_open_files && late_removals > 0 && late_removals-- > 0;
+  if (late || (keeps_folders_of_open_files && has_open_file_in(path))) {
+    errno = ENOTEMPTY;
+    return -1;
+  }
+  return call(path);
+}
 
 namespace sluice::offload::test {
 namespace {
@@ -121,6 +150,38 @@ TEST_F(CheckpointsTest, AreRemovedWithTheirFoldersTheManifestOfEachFirst) {
   EXPECT_EQ(listed, clean(CleanScope::everything));
   EXPECT_THAT(report_.checkpoint_steps, ElementsAre(3, 12));
   EXPECT_TRUE(names_there().empty());
+}
+
+class CheckpointsOnFuse : public CheckpointsTest {
+ protected:
+  void SetUp() override { keeps_folders_of_open_files = true; }
+  void TearDown() override { keeps_folders_of_open_files = false; }
+};
+
+TEST_F(CheckpointsOnFuse, AreRemovedWithTheirFolders) {
+  clean(CleanScope::everything);
+  EXPECT_TRUE(names_there().empty());
+  commit_into(dir_.file("step-00000003"), 3);
+  clean_directory(dir_.file("step-00000003"), CleanScope::everything, CleanMode::remove);
+  EXPECT_TRUE(names_there().empty());
+}
+
+// The server hears of a close a moment later.
+TEST_F(CheckpointsOnFuse, AFolderGoesWhenTheRemovedFilesHaveLeftIt) {
+  late_removals = 3;
+  EXPECT_EQ(clean(CleanScope::leftovers).back(), draft_);
+  EXPECT_THAT(names_there(), ElementsAre("step-00000003", "step-00000012"));
+}
+
+TEST_F(CheckpointsOnFuse, AFolderThatStaysIsNotSaidToBeRemoved) {
+  const UniqueFd open(::open(dir_.file("step-00000012/states.0.swap").c_str(), O_RDONLY));
+  EXPECT_THAT(
+      clean(CleanScope::everything),
+      ElementsAre("manifest.json", "states.0.swap", "lock", "step-00000003", "manifest.json",
+                  "states.0.swap", "lock", "states.0.swap", "lock", draft_));
+  EXPECT_THAT(report_.checkpoint_steps, ElementsAre(3, 12));
+  EXPECT_THAT(names_there(), ElementsAre("step-00000012"));
+  EXPECT_TRUE(below("step-00000012").empty());
 }
 
 TEST_F(CheckpointsTest, OneIsRemovedWithItsFolder) {

@@ -52,7 +52,8 @@ struct RemovableFile {
 };
 
 struct CleanReport {
-  std::vector<RemovableFile> files;  // in the order in which they are removed
+  // In the order in which they are removed; with CleanMode::remove, those that are gone.
+  std::vector<RemovableFile> files;
   // The committed step, which CleanScope::leftovers preserves and CleanScope::everything removes.
   // Empty: nothing is committed; with CleanScope::everything, also when the manifest is damaged.
   std::optional<std::int64_t> committed_step;
