@@ -64,8 +64,8 @@ void PieceQueue::add(PieceLoop loop) {
   active->loop = std::move(loop);
   assert(active->left > 0);
   MutexLock lock(mutex_);
+  waiting_.emplace(active->loop.priority, active);  // throws before its pieces count
   pieces_ += active->left;
-  waiting_.emplace(active->loop.priority, active);
 }
 
 bool PieceQueue::empty() const {

@@ -278,7 +278,7 @@ INSTANTIATE_TEST_SUITE_P(Drive, TrainFaults, ::testing::Values("ENOSPC", "EIO", 
 // resumed one goes on.
 TEST(TrainMemory, ThatIsShortInAnUpdateEndsTheRun) {
   constexpr int kMostAllocations = 400;
-  constexpr int kApart = 9;
+  constexpr int kApart = 36;
   constexpr int kStepsHere = 2;
   const TrainFolder folder;
   test::write_file(folder.model(), kSmallestModel);

@@ -258,7 +258,8 @@ void TileScheduler::begin_tile(const NextTile& next) {
     return io_.begin_reads(next.range, next.countdown->work(), tile);
   };
   job.begin_compute = [this, next, checksums](Bytes tile) {
-    // Before its source, and with room: on the way of an error a ticket waits for a source that lives.
+    // Before its source, and with room: on the way of an error a ticket waits for a source that
+    // lives.
     offload::Tickets tickets(1);
     const auto computed = std::make_shared<TicketSource>();
     tickets.front() = computed->ticket();
