@@ -35,7 +35,7 @@ class UnsharedFds {
     return *fds;
   }
   // Null before the first open(): most processes have none.
-  static UnsharedFds* if_any() { return made_; }
+  static UnsharedFds* if_any() { return made; }
 
   // No fork comes between: who shares the open file shares its lock.
   UniqueFd open(const std::string& path, int flags, mode_t mode) {
@@ -57,7 +57,7 @@ class UnsharedFds {
   UnsharedFds() : nothing_(::open("/", O_PATH | O_CLOEXEC)) {
     ::pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
                      [] { instance().be_a_child(); });
-    made_ = this;
+    made = this;
   }
   // The numbers stay in use: the child's own owners close them.
   void be_a_child() {
@@ -66,12 +66,12 @@ class UnsharedFds {
     mutex_.unlock();
   }
 
-  static std::atomic<UnsharedFds*> made_;
+  static std::atomic<UnsharedFds*> made;
   const int nothing_;  // opened before: a child may have no descriptor left
   std::mutex mutex_;
   std::set<int> fds_;
 };
-std::atomic<UnsharedFds*> UnsharedFds::made_ = nullptr;
+std::atomic<UnsharedFds*> UnsharedFds::made = nullptr;
 
 }  // namespace
 
