@@ -1,13 +1,11 @@
 #include "sluice/base/trace.hpp"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -17,6 +15,7 @@
 #include <vector>
 
 #include "captured_log.hpp"
+#include "file_limit.hpp"
 #include "in_child.hpp"
 #include "sluice/base/error.hpp"
 #include "temp_dir.hpp"
@@ -27,6 +26,7 @@ namespace {
 
 using std::chrono::microseconds;
 using test::CapturedLog;
+using test::FileLimit;
 using test::read_trace;
 using test::TempDir;
 using test::TraceEvent;
@@ -39,24 +39,6 @@ std::string text_of(const std::string& path) {
 void write_text(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
-
-// Limits the size of files to `size_bytes` while it lives: a full disk, for any user.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t size_bytes) {
-    std::signal(SIGXFSZ, SIG_IGN);
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    rlimit limit = before_;
-    limit.rlim_cur = size_bytes;
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-
- private:
-  rlimit before_{};
-};
 
 TEST(Trace, IsAnArrayOfEventsWithNamedRowsInTheOrderOfTheirMaking) {
   const TempDir dir;
@@ -221,7 +203,7 @@ TEST(Trace, EndsWithOneWarningAndWholeWhereTheDiskIsFull) {
   {
     Trace trace(path, Trace::Old::replace, 64U << 10U);
     const TraceRow row(&trace, "compute");
-    const FileSizeLimit limit(200'000);
+    const FileLimit limit(200'000);
     for (int i = 0; i < 20'000; ++i) row.add("work", "unit", TraceClock::now(), TraceClock::now());
     trace.flush();
     while (log.messages().empty()) {

@@ -57,17 +57,18 @@ _FACTS: dict[str, set[str]] = {  # of each type of the configuration
 _OF_GROUPS = {"maximize", "lr_decay", "initial_accumulator_value"}
 
 
-# Of torch.optim's Adam and AdamW, which differ in it alone; DeepSpeed's classes do not read it.
+# torch.optim's Adam and AdamW differ in it alone; DeepSpeed's classes do not read it.
 _DECOUPLED = "decoupled_weight_decay"
 
 
 def check_groups(groups: Iterable[Mapping[str, Any]], defaults: Mapping[str, Any]) -> None:
     """Raises ValueError for a group with a formula of its own. ``defaults``: of the optimizer, or of its section."""
-    of_groups = {**_OF_ALL_GROUPS, **defaults}
+    facts = {key: defaults.get(key, usual) for key, usual in _OF_ALL_GROUPS.items()}
+    if _DECOUPLED in defaults:
+        facts[_DECOUPLED] = defaults[_DECOUPLED]
     for number, group in enumerate(groups):
-        for key in (*_OF_ALL_GROUPS, _DECOUPLED):
-            of_all = of_groups.get(key)
-            if key in of_groups and group.get(key, of_all) != of_all:
+        for key, of_all in facts.items():
+            if group.get(key, of_all) != of_all:
                 raise ValueError(f"parameter group {number} has {key}={group[key]}: it is {of_all} for all groups, set it for the whole optimizer")
 
 

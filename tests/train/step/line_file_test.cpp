@@ -57,6 +57,12 @@ class ResumedLines : public ::testing::Test {
     return text;
   }
   void write(const std::string& text) const { test::write_file(steps_, text); }
+  // Lines of steps 1 to 4, the third of which is damaged. Returns the text.
+  std::string write_a_damaged_one() const {
+    const std::string text = lines_of({1, 2}) + "X\n" + lines_of({4});
+    write(text);
+    return text;
+  }
   // A run that resumes after `committed` steps takes another one. Returns what it says.
   std::vector<std::string> resume(std::int64_t committed) const {
     const test::CapturedLog log;
@@ -138,8 +144,7 @@ TEST_F(ResumedLines, AFullDiskLosesNoWholeOne) {
 }
 
 TEST_F(ResumedLines, AnErrorBetweenTheFilesLeavesTheDamagedOneAlone) {
-  const std::string before = lines_of({1, 2}) + "X\n" + lines_of({4});
-  write(before);
+  const std::string before = write_a_damaged_one();
   const std::string said = test::run_in_child([&]() -> std::string {
     const test::CapturedLog log;
     test::deny(__NR_rename, EIO);
@@ -156,8 +161,7 @@ TEST_F(ResumedLines, AnErrorBetweenTheFilesLeavesTheDamagedOneAlone) {
 }
 
 TEST_F(ResumedLines, ADamagedOneIsPutAsideWhereThereAreNoLinks) {
-  const std::string before = lines_of({1, 2}) + "X\n" + lines_of({4});
-  write(before);
+  const std::string before = write_a_damaged_one();
   const std::string said = test::run_in_child([&]() -> std::string {
     const test::CapturedLog log;
     test::deny(__NR_link, EPERM);
@@ -171,8 +175,7 @@ TEST_F(ResumedLines, ADamagedOneIsPutAsideWhereThereAreNoLinks) {
 
 // Before the last rename, the damaged file has both names, and the draft is whole.
 TEST_F(ResumedLines, AKillBetweenTheFilesLosesNoWholeOne) {
-  const std::string before = lines_of({1, 2}) + "X\n" + lines_of({4});
-  write(before);
+  const std::string before = write_a_damaged_one();
   std::filesystem::create_hard_link(steps_, aside_);
   test::write_file(draft_, lines_of({1, 2, 4}));
   EXPECT_THAT(resume(1), ElementsAre(HasSubstr(steps_ + " had another name too")));

@@ -98,11 +98,7 @@ std::string nearest_key(const std::string& name) {
     }
   }
   std::string near = nearest_name(name, names);
-  if (near.empty()) {
-    const auto longer = std::ranges::find_if(
-        names, [&](std::string_view key) { return key.starts_with(name + "_"); });
-    if (longer != names.end()) near = *longer;
-  }
+  if (near.empty()) near = config::name_of_first_words(name, names);
   return near.empty() ? "" : "; did you mean \"" + near + "\"?";
 }
 

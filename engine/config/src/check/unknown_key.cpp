@@ -127,10 +127,9 @@ std::string Checker::hint_for(const std::string& parent, const std::string& name
     if (!near.empty() && differ_in_letters_only(name, near))
       return "; did you mean \"" + near + "\"?";
     // The first words of a key. At the top level people have words of their own.
-    const auto longer = std::ranges::find_if(
-        siblings->second, [&](std::string_view key) { return key.starts_with(name + "_"); });
-    if (!parent.empty() && longer != siblings->second.end())
-      return "; did you mean \"" + std::string(*longer) + "\"?";
+    const std::string_view longer = name_of_first_words(name, siblings->second);
+    if (!parent.empty() && !longer.empty())
+      return "; did you mean \"" + std::string(longer) + "\"?";
   }
   return hint_by_section(parent, name);
 }

@@ -57,4 +57,12 @@ bool is_typed_section(std::string_view path) {
                      });
 }
 
+std::string_view name_of_first_words(std::string_view name,
+                                     std::span<const std::string_view> names) {
+  const auto found = std::ranges::find_if(names, [&](std::string_view each) {
+    return each.starts_with(name) && each.substr(name.size()).starts_with('_');
+  });
+  return found == names.end() ? std::string_view() : *found;
+}
+
 }  // namespace sluice::config

@@ -43,7 +43,7 @@ void refuse_existing(const RunSource& found, const std::string& swap,
           lines + ") or configure another directory");
 }
 
-// What goes between ranks, beside numbers and parts. `state` follows from `metadata`.
+// Fields that go between ranks, beside numbers and parts. `state` follows from `metadata`.
 constexpr bool RunSource::*kFlags[] = {&RunSource::own_swap, &RunSource::swap_committed,
                                        &RunSource::swap_holds_state, &RunSource::in_swap_directory};
 constexpr std::string RunSource::*kTexts[] = {&RunSource::directory, &RunSource::metadata,

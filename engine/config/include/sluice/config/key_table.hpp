@@ -54,6 +54,11 @@ std::string flags_of(std::string_view key);
 // any key there, and a number may be written as a string.
 bool is_typed_section(std::string_view path);
 
+// The first of `names` whose first words are `name`: "stage3_max_live" are those of
+// "stage3_max_live_parameters". Empty: there is none.
+std::string_view name_of_first_words(std::string_view name,
+                                     std::span<const std::string_view> names);
+
 // The keys of the training configuration: DeepSpeed's schema and the section "sluice".
 std::span<const KeyInfo> key_table();
 // The keys of the model file (Hugging Face config.json, model_type gpt2).
