@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <optional>
 
 #include "in_child.hpp"
 #include "nvme_test_support.hpp"
@@ -335,6 +336,18 @@ TEST_F(SwapFileTest, AFullDiskIsFoundByExtendingWithNeededAndFreeBytes) {
 
 TEST_F(SwapFileTest, FreeBytesOfAnAbsentPathAreAnError) {
   EXPECT_EQ(error_number_of([&] { free_disk_bytes(dir_.file("absent")); }), ENOENT);
+}
+
+// As a ring of io_uring may, for a moment after its process has ended, or a forked child.
+TEST(OpenLockedFile, IsFreeWhenItsOwnerEndsWhoeverElseHasTheFileOpen) {
+  const test::TempDir dir;
+  const std::string path = dir.file("locked");
+  std::optional<SwapFile> owner = open_locked_file(path, DirectIo::automatic);
+  ASSERT_TRUE(owner.has_value());
+  const UniqueFd same_file(::dup(owner->fd()));
+  EXPECT_FALSE(open_locked_file(path, DirectIo::automatic).has_value());
+  owner.reset();
+  EXPECT_TRUE(open_locked_file(path, DirectIo::automatic).has_value());
 }
 
 }  // namespace

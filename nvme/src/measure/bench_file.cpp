@@ -14,7 +14,6 @@
 #include <random>
 #include <utility>
 
-#include "file/file_lock.hpp"
 #include "measure/pages.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
@@ -150,7 +149,9 @@ bool bench_file_in_use(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (!fd && (errno == ENOENT || errno == EACCES)) return false;
   if (!fd) throw IoError(errno, "open", path);
-  return !lock_soon(fd.get(), LOCK_SH, path);
+  if (::flock(fd.get(), LOCK_SH | LOCK_NB) == 0) return false;
+  if (errno != EWOULDBLOCK) throw IoError(errno, "flock", path);
+  return true;
 }
 
 }  // namespace sluice::nvme

@@ -21,6 +21,15 @@ namespace sluice::nvme {
 enum class DirectIo { automatic, on, off };
 enum class OpenMode { read_only, read_write, create };
 
+class SwapFile;
+// Opens the file `path`, created where it is missing, and takes flock(2) on it alone, until it is
+// closed. Empty where another process, or another SwapFile of this one, has it locked. The file is
+// the one that has the name, also where the owner before removed its own. A ring of io_uring keeps
+// its files open after its process, and so do forked children: neither keeps this lock. Throws
+// IoError as SwapFile's constructor.
+std::optional<SwapFile> open_locked_file(const std::string& path, DirectIo direct,
+                                         std::size_t drive = 0);
+
 class SwapFile {
  public:
   // Opens `path`; OpenMode::create makes a missing file with mode 0600 and keeps an existing one.
@@ -59,22 +68,18 @@ class SwapFile {
   // Keeps the descriptor for direct I/O, or says why not and closes it.
   void use_direct_io(OpenMode mode);
   void open_buffered(int flags, OpenMode mode, DirectIo direct);
+  friend std::optional<SwapFile> open_locked_file(const std::string& path, DirectIo direct,
+                                                  std::size_t drive);
 
   std::string path_;
   std::size_t drive_;
   UniqueFd fd_;
+  UniqueFd lock_;  // empty unless open_locked_file() made this
   bool direct_ = false;
   std::string why_buffered_;
   std::uint32_t offset_alignment_ = 1;
   std::uint32_t memory_alignment_ = 1;
 };
-
-// Opens the file `path`, created where it is missing, and takes flock(2) on it alone, until it is
-// closed. Empty where another process holds it for a second: the kernel lets go of a file of
-// io_uring a moment after its process has ended. The file is the one that has the name, also where
-// the process before removed its own. Blocks. Throws IoError as SwapFile's constructor.
-std::optional<SwapFile> open_locked_file(const std::string& path, DirectIo direct,
-                                         std::size_t drive = 0);
 
 // More than any drive has free.
 inline constexpr std::uint64_t kUnknownFreeBytes = std::uint64_t{1} << 62U;
