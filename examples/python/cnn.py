@@ -54,7 +54,7 @@ engine, _, loader, _ = sluice.initialize(args=arguments, model=model, training_d
 for step, (images, labels) in enumerate(loader):
     if step == arguments.steps:
         break
-    loss = nn.functional.cross_entropy(engine(images), labels)
+    loss = nn.functional.cross_entropy(engine(images.to(engine.device)), labels.to(engine.device))
     engine.backward(loss)
     engine.step()
     if step % 10 == 9:

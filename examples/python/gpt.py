@@ -4,7 +4,7 @@ python examples/python/gpt.py --deepspeed_config examples/python/ds_zero1.json [
 
 ds_zero1.json, ds_zero2.json: weights on the device, states in host memory. ds_zero3.json: both in host memory.
 ds_infinity.json: both on a drive, in the folder gpt.swap.
-The losses are equal to the last bit.
+The losses are equal to the last bit. The files name the CPU: without their "device", a GPU trains.
 """
 
 import argparse
@@ -41,7 +41,7 @@ class GPT(nn.Module):
             nn.init.normal_(embedding.weight, std=0.02)  # as GPT-2
 
     def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))
+        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
         for block in self.blocks:
             x = block(x)
         return nn.functional.cross_entropy(self.head(self.norm(x)).flatten(0, 1).float(), targets.flatten())
@@ -64,7 +64,7 @@ for step in range(arguments.steps):
     losses = []
     for _ in range(engine.gradient_accumulation_steps()):
         # Text of a kind: each token is the one before it plus 1, 2 or 3.
-        ids = torch.randint(1, 4, (4, 65), generator=random).cumsum(1) % 256
+        ids = (torch.randint(1, 4, (4, 65), generator=random).cumsum(1) % 256).to(engine.device)
         loss = engine(ids[:, :-1], ids[:, 1:])
         engine.backward(loss)
         engine.step()

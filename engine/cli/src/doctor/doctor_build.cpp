@@ -113,6 +113,8 @@ std::vector<DoctorRow> probe_libraries() {
       library_row("hwloc", SLUICE_HWLOC_VERSION,
                   "built without it (package libhwloc-dev): doctor shows less"),
       mpi_row(),
+      library_row("GPU kernels", SLUICE_NVCC_VERSION,
+                  "built without nvcc 13: \"ratio\" and \"gpu_updates\" have no effect on a GPU"),
       library_row("Highway", SLUICE_HWY_VERSION, ""),
       library_row("xxHash", SLUICE_XXHASH_VERSION, ""),
       library_row("JsonCpp", JSONCPP_VERSION_STRING, ""),

@@ -10,7 +10,7 @@ inline constexpr KeyInfo kMemoryKeys[] = {
     {"zero_optimization", "", "object or bool", "{}", Fate::mapped,
      "true means {\"stage\": 1}, false means {\"stage\": 0} (deprecated form)"},
     {"zero_optimization.stage", "", "integer in [0, 3]", "0", Fate::honoured,
-     "what is partitioned over ranks: 1 optimizer states, 2 also gradients, 3 also weights", "",
+     "what is divided over ranks: 0, 1 and 2 gradients and optimizer states, 3 also weights", "",
      "zero_stage"},
     {"zero_optimization.contiguous_gradients", "", "bool", "true", Fate::mapped,
      "gradients of a unit always lie in one buffer here"},
