@@ -90,8 +90,8 @@ TEST(TuneText, SaysWhatPollingGains) {
   outcome.unpolled = {2e9, 2e9};
   outcome.polled = {3e9, 3e9};
   outcome.submit_polling = true;
-  EXPECT_THAT(tune_text(outcome), HasSubstr("3.00, without: 2.00 GB/s; it gains 50.0 % (90 % "
-                                            "interval 50.0 % to 50.0 %): on"));
+  EXPECT_THAT(tune_text(outcome), HasSubstr("3.00 GB/s, without: 2.00 GB/s; ratio 1.50 (90 % "
+                                            "interval 1.50 to 1.50): on"));
   const NvmeTuneArguments arguments;
   EXPECT_TRUE(test::parse_json(tuned_config(arguments, outcome))["sluice"]["io"]["submit_polling"]
                   .asBool());

@@ -27,7 +27,7 @@ TEST(RunSummary, LinesUpBudgetPlannedAndPeak) {
                               "host                   -  1.00 GiB  1.00 GiB\n"));
   EXPECT_THAT(text, HasSubstr("nvme read          1.500         75 %\n"));
   EXPECT_THAT(text, HasSubstr("bound by nvme_read: a step takes 2.000 s (median)"));
-  EXPECT_THAT(text, HasSubstr("step 7, committed 6; loss 1.5000\n"));
+  EXPECT_THAT(text, HasSubstr("step 7, committed 6; loss of this step 1.5000\n"));
 }
 
 TEST(RunSummary, LeavesTheLimitsOutWhenNoStepWasMade) {

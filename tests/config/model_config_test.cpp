@@ -145,7 +145,8 @@ TEST(ModelConfig, OfAnotherFamilyIsOneProblem) {
   "model_type": "llama", "hidden_act": "silu", "rope_theta": 10000.0, "rms_norm_eps": 1e-6,
   "num_key_value_heads": 8, "num_attention_heads": 5, "intermediate_size": 11008
 })")),
-            "2:3: model_type: only gpt2 is supported yet, found \"llama\"\n");
+            "2:3: model_type: only gpt2 is built into the program, found \"llama\"; other models "
+            "train from Python: sluice.initialize, docs/python.md\n");
 }
 
 TEST(ModelConfig, RequiresAModelType) {

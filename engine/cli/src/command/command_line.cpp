@@ -79,9 +79,22 @@ std::string usage_line(const CLI::App& command) {
   return out;
 }
 
+const std::string kUsualGroup = "Options";  // CLI11's name
+
+// The usual group comes first. Options without a group are in no help.
+std::vector<std::string> option_groups(const CLI::App& command) {
+  std::vector<std::string> groups = {kUsualGroup};
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string& group = option->get_group();
+    if (!group.empty() && std::ranges::find(groups, group) == groups.end()) groups.push_back(group);
+  }
+  return groups;
+}
+
 std::vector<std::string> flag_names(const CLI::App& command) {
   std::vector<std::string> names;
   for (const CLI::Option* option : command.get_options()) {
+    if (option->get_group().empty()) continue;
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   }
   return names;
@@ -106,8 +119,8 @@ std::string unexpected_argument(const CLI::App& command, const std::string& argu
   }
   const std::vector<std::string> commands = command_names(command);
   if (command.get_parent() == nullptr && argument == "data")
-    return "\"data\" is a command of the Python package: install it with pip, which also installs "
-           "this program";
+    return "\"data\" is a command of the Python package: run pip install '.[data]' in a clone of "
+           "Sluice (the package sluice of PyPI is another project)";
   if (!commands.empty()) return "unknown command " + quoted(argument) + nearest(argument, commands);
   if (argument == "true" || argument == "false")
     return "unexpected argument " + quoted(argument) + "; a switch such as --bf16 takes no value";
@@ -226,12 +239,14 @@ std::string help_text(const CLI::App& command) {
     rows.emplace_back(sub->get_name(), sub->get_description());
   }
   if (!rows.empty()) out += "\ncommands:\n" + two_columns(rows);
-  rows.clear();
-  for (const CLI::Option* option : command.get_options()) {
-    if (option->get_group().empty()) continue;  // in no help
-    rows.emplace_back(shown_name(*option, Names::all), option->get_description());
+  for (const std::string& group : option_groups(command)) {
+    rows.clear();
+    for (const CLI::Option* option : command.get_options()) {
+      if (option->get_group() == group)
+        rows.emplace_back(shown_name(*option, Names::all), option->get_description());
+    }
+    out += "\n" + (group == kUsualGroup ? "options" : group) + ":\n" + two_columns(rows);
   }
-  out += "\noptions:\n" + two_columns(rows);
   return out + "\nexample:\n  " + command.get_footer() + "\n";
 }
 

@@ -25,7 +25,12 @@ std::string checked_value(const config::FlagInfo& info, const std::string& text)
 }
 
 std::string help_of(const config::FlagInfo& info) {
-  return "value of " + std::string(info.key) + ", also where the file has \"auto\"";
+  std::string key(info.key);
+  const std::size_t last = key.rfind('.');
+  const bool is_first = key.ends_with(".0");
+  if (is_first || key.ends_with(".1"))
+    key = (is_first ? "the first of " : "the second of ") + key.substr(0, last);
+  return "sets " + key;
 }
 
 // Stands for the steps of --epochs, which follow from the data, where no data is read.
@@ -51,10 +56,11 @@ void add_steps_option(CLI::App& command, std::vector<config::Setting>& settings)
 }
 
 void add_check(CLI::App& config, Building& building) {
-  CLI::App& check = add_command(
-      config, building, "check",
-      "check training configurations, list all mistakes, and show the resolved values",
-      "sluice config check ds.json\nsluice config check ds.json --learning-rate 1e-4 --steps 1000");
+  CLI::App& check =
+      add_command(config, building, "check",
+                  "check training configurations, list all mistakes, and show the resolved values",
+                  "sluice config check ds.json\n  sluice config check ds.json --learning-rate 1e-4 "
+                  "--steps 1000");
   CLI::Option* files = check.add_option(
       "FILE", building.check.paths,
       "training configurations, DeepSpeed JSON; a file with nothing but \"aio\" and \"sluice\" "
@@ -155,6 +161,9 @@ config::Setting setting_of_steps(std::int64_t steps, const std::string& flag) {
 }
 
 void add_setting_options(CLI::App& command, std::vector<config::Setting>& settings) {
+  const std::string usual_group = command.option_defaults()->get_group();
+  command.option_defaults()->group(
+      "values of the configuration, in place of the file's and for its \"auto\"");
   for (const config::FlagInfo& info : config::flag_table()) {
     const std::string flag(info.flag), key(info.key);
     if (info.placeholder.empty()) {
@@ -176,6 +185,7 @@ void add_setting_options(CLI::App& command, std::vector<config::Setting>& settin
       },
       "value of any key, as in --set zero_optimization.stage=3; may be given again");
   set->allow_extra_args(false)->type_name("KEY=VALUE");
+  command.option_defaults()->group(usual_group);
 }
 
 void add_config(CLI::App& root, Building& building) {

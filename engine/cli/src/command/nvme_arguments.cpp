@@ -25,13 +25,16 @@ std::uint32_t block_bytes(const std::string& flag, std::uint64_t bytes, const st
   return static_cast<std::uint32_t>(bytes);
 }
 
-void add_drive_options(CLI::App& command, DriveArguments& arguments) {
+void add_paths(CLI::App& command, DriveArguments& arguments) {
   CLI::Option* paths =
       command.add_option("PATH", arguments.paths,
                          "directories, where a file of random data is made and later reused, or "
                          "existing files; several are measured at once");
   paths->type_name("PATH...");
   paths->required();
+}
+
+void add_drive_options(CLI::App& command, DriveArguments& arguments) {
   add_option(
       command, "--size", "BYTES", Need::optional,
       "part of the file that is used (default 1GiB in a directory, else the whole file)",
@@ -89,28 +92,50 @@ std::uint64_t to_bytes_of_ds_io(const std::string& flag, const std::string& text
   return to_bytes(flag, short_unit ? text + "iB" : text);
 }
 
+// fio's names, in no help: each is an error that tells the name here.
+void add_names_of_fio(CLI::App& command) {
+  const std::pair<const char*, const char*> twins[] = {{"--bs", "--block"},
+                                                       {"--iodepth", "--depth"},
+                                                       {"--rw", "--op and --access"},
+                                                       {"--runtime", "--seconds"},
+                                                       {"--numjobs", "--io-threads"},
+                                                       {"--ioengine", "--backend"},
+                                                       {"--filename", "the argument PATH"},
+                                                       {"--directory", "the argument PATH"}};
+  for (const auto& [theirs, ours] : twins) {
+    const std::string message = std::string(theirs) + " is fio's name: here it is " + ours;
+    command
+        .add_option_function<std::string>(
+            theirs, [message](const std::string&) { throw InvalidArgument(message); })
+        ->group("");
+  }
+}
+
 // The names that DeepSpeed's ds_io has for these options. Its loops and threads of its own have no
 // equal: a load runs for --seconds, through one engine.
 void add_names_of_ds_io(CLI::App& command, NvmeBenchArguments& arguments) {
-  add_option(command, "--io_size", "BYTES", Need::optional, "as --size; ds_io's name",
+  const std::string usual_group = command.option_defaults()->get_group();
+  command.option_defaults()->group("names of DeepSpeed's ds_io");
+  add_option(command, "--io_size", "BYTES", Need::optional, "as --size",
              [&arguments](const std::string& text) {
                arguments.size_bytes = to_bytes_of_ds_io("--io_size", text);
              });
-  add_option(command, "--block_size", "BYTES", Need::optional, "as --block; ds_io's name",
+  add_option(command, "--block_size", "BYTES", Need::optional, "as --block",
              [&arguments](const std::string& text) {
                arguments.block_bytes =
                    block_bytes("--block_size", to_bytes_of_ds_io("--block_size", text), text);
              });
-  add_option(command, "--queue_depth", "N", Need::optional, "as --depth; ds_io's name",
+  add_option(command, "--queue_depth", "N", Need::optional, "as --depth",
              [&arguments](const std::string& text) {
                arguments.depth = to_count("--queue_depth", text, 4096);
              });
-  add_option(command, "--io_parallel", "N", Need::optional, "as --io-threads; ds_io's name",
+  add_option(command, "--io_parallel", "N", Need::optional, "as --io-threads",
              [&arguments](const std::string& text) {
                arguments.io_threads = to_count("--io_parallel", text, 64);
              });
   const auto read = [&arguments] { arguments.pattern = nvme::LoadPattern::read; };
-  command.add_flag_callback("--read", read, "as --op read; ds_io's name")->disable_flag_override();
+  command.add_flag_callback("--read", read, "as --op read; ds_io writes without it")
+      ->disable_flag_override();
   const std::pair<const char*, const char*> twins[] = {{"--io_size", "--size"},
                                                        {"--block_size", "--block"},
                                                        {"--queue_depth", "--depth"},
@@ -118,6 +143,7 @@ void add_names_of_ds_io(CLI::App& command, NvmeBenchArguments& arguments) {
                                                        {"--read", "--op"}};
   for (const auto& [theirs, ours] : twins)
     command.get_option(theirs)->excludes(command.get_option(ours));
+  command.option_defaults()->group(usual_group);
 }
 
 void add_bench(CLI::App& group, Building& building) {
@@ -125,9 +151,11 @@ void add_bench(CLI::App& group, Building& building) {
       add_command(group, building, "bench", "measure a drive through the engine that training uses",
                   "sluice nvme bench /mnt/nvme --op swap --seconds 10 --html swap.html");
   NvmeBenchArguments& arguments = building.nvme_bench;
-  add_drive_options(command, arguments);
+  add_paths(command, arguments);
   add_pattern_options(command, arguments);
+  add_drive_options(command, arguments);
   add_names_of_ds_io(command, arguments);
+  add_names_of_fio(command);
   add_option(
       command, "--seconds", "S", Need::optional, "how long to measure (default 5; with --fio 8)",
       [&arguments](const std::string& text) {
@@ -174,6 +202,7 @@ void add_tune(CLI::App& group, Building& building) {
       "sluice nvme tune /mnt/nvme --out tuned.json --html tuned.html\n"
       "  sluice train --config ds.json --config tuned.json ...");
   NvmeTuneArguments& arguments = building.nvme_tune;
+  add_paths(command, arguments);
   add_drive_options(command, arguments);
   add_text(command, "--out", "FILE", Need::required,
            "write the settings here, as the part of a configuration that a second --config adds",

@@ -115,8 +115,8 @@ void add_doctor(CLI::App& root, Building& building) {
 }
 
 std::unique_ptr<CLI::App> make_root(Building& building) {
-  auto root = std::make_unique<CLI::App>("trains models whose states do not fit in device memory",
-                                         "sluice");
+  auto root = std::make_unique<CLI::App>(
+      "trains models that do not fit in memory; measures and tunes drives", "sluice");
   root->set_help_flag("-h,--help", "this text");
   root->set_version_flag("--version", version_text(), "version of this program");
   root->footer("sluice train --config ds.json --model config.json --data text.txt --steps 1000");

@@ -30,7 +30,8 @@ std::string tier_table(const train::RunReport& report) {
     rows.push_back({"  free in gaps", "", "", format_bytes(report.memory.device_gap_peak_bytes)});
   rows.push_back(
       row("host", report.memory.budget.host, report.memory.planned.host, report.memory.peak.host));
-  rows.push_back({"  of it pinned", "", "", format_bytes(report.memory.pinned_peak_bytes)});
+  if (report.memory.pinned_peak_bytes > 0)
+    rows.push_back({"  pinned part", "", "", format_bytes(report.memory.pinned_peak_bytes)});
   rows.push_back(
       row("nvme", report.memory.budget.nvme, report.memory.planned.nvme, report.memory.peak.nvme));
   rows.push_back(
@@ -52,13 +53,15 @@ std::string limit_table(const train::RunReport& report) {
   };
   if (report.speed.limits.network > 0)
     links.emplace_back("network", report.speed.limits.network);  // of several ranks
-  std::vector<std::vector<std::string>> rows = {{"limit of a step", "seconds", "of the step"}};
+  std::vector<std::vector<std::string>> rows = {{"link", "busy seconds", "share of a step"}};
   for (const auto& [name, seconds] : links) {
     const double share =
         report.speed.step_seconds > 0 ? 100 * seconds / report.speed.step_seconds : 0;
     rows.push_back({name, format_number("%.3f", seconds), format_number("%.0f %%", share)});
   }
-  std::string text = format_table(rows) + "bound by " + report.speed.bound_by + ": a step takes " +
+  std::string text = format_table(rows) +
+                     "links work at the same time, so their shares do not add up\n" + "bound by " +
+                     report.speed.bound_by + ": a step takes " +
                      format_number("%.3f s", report.speed.step_seconds) + " (median), " +
                      format_rate(report.speed.tokens_per_second, "tokens/s");
   if (report.speed.predicted)
@@ -132,7 +135,8 @@ std::string run_summary(const train::RunReport& report) {
           std::to_string(report.committed_step);
   if (report.skipped_steps > 0)
     text += "; " + std::to_string(report.skipped_steps) + " steps of this run updated nothing";
-  if (report.losses.last) text += "; loss " + format_number("%.4f", *report.losses.last);
+  if (report.losses.last)
+    text += "; loss of this step " + format_number("%.4f", *report.losses.last);
   if (report.losses.evaluation)
     text += ", eval loss " + format_number("%.4f", *report.losses.evaluation);
   return text + "\n";

@@ -21,9 +21,11 @@ void read_model_type(Checker& checker) {
   std::string type;
   checker.read("model_type", type);
   if (type == "gpt2") return;
-  checker.add_problem("model_type", type.empty()
-                                        ? "required; add \"model_type\": \"gpt2\""
-                                        : "only gpt2 is supported yet, found " + quoted(type));
+  checker.add_problem("model_type", type.empty() ? "required; add \"model_type\": \"gpt2\""
+                                                 : "only gpt2 is built into the program, found " +
+                                                       quoted(type) +
+                                                       "; other models train from Python: "
+                                                       "sluice.initialize, docs/python.md");
   // The keys of another family say nothing more.
   if (!type.empty()) checker.keep_problems_of("model_type");
 }

@@ -244,7 +244,7 @@ Prediction predict(const Plan& plan, const MachineRates& rates) {
 
 std::string prediction_text(const Prediction& prediction, const SavedRates& saved) {
   const auto seconds = [](double value) { return format_number("%.3f s", value); };
-  std::vector<std::vector<std::string>> rows = {{"a step, by what it needs", "alone"}};
+  std::vector<std::vector<std::string>> rows = {{"link", "seconds, if it worked alone"}};
   for (const auto& [link, alone] : prediction.links()) rows.push_back({link, seconds(alone)});
   const double tokens = prediction.tokens_per_second;
   return format_table(rows) + "predicted: " + seconds(prediction.step_seconds) + " a step, " +

@@ -215,14 +215,14 @@ std::vector<std::vector<std::string>> table_rows(const NvmeBenchArguments& argum
 void show_comparison(const NvmeBenchArguments& arguments, const BenchOutcome& outcome,
                      Console& console) {
   const std::size_t rounds = outcome.fio->ratios.size();
-  console.print(
-      outcome.path + ": " + std::to_string(rounds) + (rounds == 1 ? " round" : " rounds") +
-      " of slices of " + format_number("%g", arguments.slice_seconds) + " s" +
-      (rounds < FioComparison::kLeastRounds
-           ? ", too few to say how sure that is (" + std::to_string(FioComparison::kLeastRounds) +
-                 " do: more --seconds, or a shorter --slice)"
-           : "") +
-      "; fio as in\n" + outcome.fio_line);
+  console.print(outcome.path + ": " + std::to_string(rounds) +
+                (rounds == 1 ? " round" : " rounds") + " of slices of " +
+                format_number("%g", arguments.slice_seconds) + " s" +
+                (rounds < FioComparison::kLeastRounds
+                     ? "; an interval needs " + std::to_string(FioComparison::kLeastRounds) +
+                           ": give more --seconds, or a shorter --slice"
+                     : "") +
+                "\nfio's command: " + outcome.fio_line);
   console.print(format_table(comparison_rows(*outcome.fio)));
 }
 

@@ -118,11 +118,14 @@ std::string gain_text(const TuneOutcome& outcome) {
 
 std::string polling_text(const TuneOutcome& outcome) {
   if (outcome.polled.empty()) return "kernel polling for requests: only io_uring has it";
-  return "swap, with the kernel polling for requests (it takes a core): " +
+  const nvme::RatioSummary ratio = nvme::summarize_pairs(outcome.polled, outcome.unpolled);
+  return "swap with the kernel polling for requests (it takes a core): " +
          format_gigabytes(nvme::geometric_mean(outcome.polled)) +
-         ", without: " + format_gigabytes(nvme::geometric_mean(outcome.unpolled)) + " GB/s; it " +
-         gain_text(nvme::summarize_pairs(outcome.polled, outcome.unpolled)) + ": " +
-         (outcome.submit_polling ? "on" : "off");
+         " GB/s, without: " + format_gigabytes(nvme::geometric_mean(outcome.unpolled)) +
+         " GB/s; ratio " + format_number("%.2f", ratio.median) + " (90 % interval " +
+         format_number("%.2f", ratio.interval_begin) + " to " +
+         format_number("%.2f", ratio.interval_end) +
+         "): " + (outcome.submit_polling ? "on" : "off");
 }
 
 std::string tune_text(const TuneOutcome& outcome) {
