@@ -5,8 +5,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -15,6 +14,7 @@
 #include <set>
 
 #include "power_loss.hpp"
+#include "process.hpp"
 #include "store_steps.hpp"
 #include "temp_dir.hpp"
 
@@ -32,27 +32,13 @@ struct WriterRun {
 // Runs store_writer under the recorder; its folders lie below `root`.
 int record(const WriterRun& run, const std::string& root, const std::string& log,
            const std::vector<std::string>& folders) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::setenv("LD_PRELOAD", SLUICE_RECORDER, 1);
-    ::setenv("SLUICE_RECORD_ROOT", root.c_str(), 1);
-    ::setenv("SLUICE_RECORD_LOG", log.c_str(), 1);
-    if (run.end_before > 0)
-      ::setenv("SLUICE_RECORD_END", std::to_string(run.end_before).c_str(), 1);
-    if (std::freopen("/dev/null", "w", stdout) == nullptr) ::_exit(3);
-    const std::string steps = std::to_string(run.steps);
-    std::vector<std::string> words = {SLUICE_STORE_WRITER, run.durability, steps};
-    for (const std::string& folder : folders) words.push_back(root + "/" + folder);
-    std::vector<char*> arguments;
-    arguments.reserve(words.size() + 1);
-    for (std::string& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-    ::execv(arguments[0], arguments.data());
-    ::_exit(3);
-  }
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  test::Environment environment = {
+      {"LD_PRELOAD", SLUICE_RECORDER}, {"SLUICE_RECORD_ROOT", root}, {"SLUICE_RECORD_LOG", log}};
+  if (run.end_before > 0)
+    environment.emplace_back("SLUICE_RECORD_END", std::to_string(run.end_before));
+  std::vector<std::string> words = {SLUICE_STORE_WRITER, run.durability, std::to_string(run.steps)};
+  for (const std::string& folder : folders) words.push_back(root + "/" + folder);
+  return test::Process(std::move(words), {.environment = environment, .err = ""}).wait();
 }
 
 std::int64_t last_committed(const std::string& said) {

@@ -13,7 +13,6 @@
 #include <map>
 #include <random>
 
-#include "train/ranks/background.hpp"
 #include "train/ranks/ranks_support.hpp"
 
 namespace sluice::test {
@@ -100,7 +99,7 @@ class RankFaults : public ::testing::Test {
   Ending run(const Fault& fault) {
     clear();
     for (int rank = 0; rank < ranks_; ++rank) fs::remove(run_.file("log." + std::to_string(rank)));
-    Background program(
+    Process program = start_ranks(
         RanksRun::line(ranks_, run_.arguments(with_ranks(ranks_), "run", kSteps), wrapper(fault)),
         run_.file("output"));
     Ending ending;

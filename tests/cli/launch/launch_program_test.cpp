@@ -98,32 +98,20 @@ ProgramResult Launch::interrupted(const std::vector<std::string>& flags, const s
   line.push_back(script("cd " + directory_.file("") + "\n" + body));
   const std::string out = directory_.file("out");
   const std::string err = directory_.file("err");
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDOUT_FILENO);
-    ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
-    std::vector<char*> argv;
-    argv.reserve(line.size() + 1);
-    for (std::string& argument : line) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    if (before) before();
-    ::execv(argv[0], argv.data());
-    ::_exit(127);
-  }
+  Process launcher(std::move(line), {{}, out, err, before});
   for (int i = 0; i < 6000 && !is_ready(ranks); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_TRUE(is_ready(ranks));
   for (const int number : signals) {
-    ::kill(child, number);
+    launcher.signal(number);
     // Each signal is seen before the next: the launcher answers the first with a line.
     for (int i = 0; i < 6000 && file_text(err).find("passed on") == std::string::npos; ++i) {
       if (number == SIGKILL) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
   }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, file_text(out), file_text(err), 0};
+  const int exit_code = launcher.wait();
+  return {exit_code, file_text(out), file_text(err), 0};
 }
 
 TEST_F(Launch, GivesEachRankTheVariablesOfTorchrun) {

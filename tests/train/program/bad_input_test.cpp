@@ -102,13 +102,13 @@ TEST(BadInput, ADirectoryAboveThatMayNotBeEnteredIsSaid) {
 TEST(BadInput, ASwapDirectoryInUseNamesTheProcess) {
   TrainFolder folder;
   folder.set({});
-  const pid_t child = start_sluice(folder.arguments("first", 100000));
-  while (!std::filesystem::exists(folder.swap() + "/manifest.json")) std::this_thread::yield();
+  Process first = start_sluice(folder.arguments("first", 100000));
+  while (!std::filesystem::exists(folder.swap() + "/manifest.json")) ASSERT_TRUE(first.runs());
   expect_refused(folder.train("second", 2, {"--resume"}), 4,
-                 {folder.swap(), std::to_string(child)});
-  expect_refused(folder.train("second", 2), 4, {folder.swap(), std::to_string(child)});
-  ::kill(child, SIGKILL);
-  ::waitpid(child, nullptr, 0);
+                 {folder.swap(), std::to_string(first.id())});
+  expect_refused(folder.train("second", 2), 4, {folder.swap(), std::to_string(first.id())});
+  first.signal(SIGKILL);
+  first.wait();
   EXPECT_EQ(folder.train("first", 1, {"--resume"}).exit_code, 0);
 }
 

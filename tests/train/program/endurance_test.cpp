@@ -71,17 +71,15 @@ TEST(Endurance, AThousandStepsWithCheckpointsHoldNoMoreThanTen) {
   setup.sluice_keys =
       "\"checkpoint_dir\": \"" + folder.checkpoints() + "\", \"checkpoint_every\": 100, ";
   folder.set(setup);
-  const pid_t child = start_sluice(folder.arguments("report", kSteps));
+  Process program = start_sluice(folder.arguments("report", kSteps));
   std::vector<Sample> samples;
-  int status = 0;
-  while (::waitpid(child, &status, WNOHANG) == 0) {
+  while (program.runs()) {
     const int step = line_count(folder.path("report") + "/steps.jsonl");
     if (step >= 10 && step < kSteps && (samples.empty() || step >= samples.back().step + 5))
-      samples.push_back(sample(child, folder, step));
+      samples.push_back(sample(program.id(), folder, step));
     std::this_thread::sleep_for(std::chrono::milliseconds(2));  // polls another process
   }
-  ASSERT_TRUE(WIFEXITED(status));
-  ASSERT_EQ(WEXITSTATUS(status), 0);
+  ASSERT_EQ(program.wait(), 0);
   ASSERT_GE(samples.size(), 30U) << "too fast to be watched";
   // Over the whole run less than half a MiB, less than half a descriptor, less than a page.
   EXPECT_LT(slope(samples, &Sample::resident_kib) * kSteps, 512);

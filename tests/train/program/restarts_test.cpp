@@ -8,6 +8,8 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
+#include <list>
 #include <random>
 
 #include "train_support.hpp"
@@ -26,26 +28,24 @@ int restarts() {
 // The processes that the supervisor has started and not yet seen the end of.
 class Processes {
  public:
-  ~Processes() {
-    signal_all(SIGKILL);
-    while (!running_.empty()) reap();
-  }
-  void start(const std::vector<std::string>& arguments) {
-    running_.push_back(start_sluice(arguments));
+  void start(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), sluice_program());
+    running_.emplace_back(std::move(arguments));
   }
   void signal_all(int signal) const {
-    for (const pid_t process : running_) ::kill(process, signal);
+    for (const Process& process : running_) process.signal(signal);
   }
   void signal_one(std::size_t index, int signal) const {
-    if (!running_.empty()) ::kill(running_[index % running_.size()], signal);
+    if (running_.empty()) return;
+    const auto at = static_cast<std::ptrdiff_t>(index % running_.size());
+    std::next(running_.begin(), at)->signal(signal);
   }
   // Forgets those that have ended. Each has done its work, found the directory in use, or was ended
   // by a signal.
   void reap() {
-    std::erase_if(running_, [](pid_t process) {
-      int status = 0;
-      if (::waitpid(process, &status, WNOHANG) != process) return false;
-      const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    std::erase_if(running_, [](Process& process) {
+      if (process.runs()) return false;
+      const int code = process.wait();
       EXPECT_TRUE(code == 0 || code == 4 || code == 143 || code == -SIGKILL || code == -SIGTERM)
           << "a process ended with " << code;
       return true;
@@ -56,7 +56,7 @@ class Processes {
   }
 
  private:
-  std::vector<pid_t> running_;
+  std::list<Process> running_;
 };
 
 class Restarts : public ::testing::Test {
@@ -278,15 +278,11 @@ TEST_F(Restarts, ARunWithoutRoomForCheckpointsEndsWithExitCode4AndItsReport) {
   TrainSetup setup;
   setup.sluice_keys = checkpoint_keys(3, 1);
   folder_.set(setup);
-  const pid_t child = start_sluice(folder_.arguments("report", 40));
-  while (line_count(folder_.path("report") + "/steps.jsonl") < 1)
-    std::this_thread::sleep_for(milliseconds(1));
+  Process program = start_sluice(folder_.arguments("report", 40));
+  ASSERT_TRUE(wait_for_lines(program, folder_.path("report") + "/steps.jsonl", 1));
   fs::remove_all(folder_.checkpoints());
   write_file(folder_.checkpoints(), "a file in its place");
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 4);
+  EXPECT_EQ(program.wait(), 4);
   EXPECT_EQ(column(folder_, "report", "loss").size(), 40U);
   const std::string report = folder_.report_text("report");
   EXPECT_NE(report.find("checkpoints could not be written"), std::string::npos) << report;

@@ -265,18 +265,11 @@ TEST(HangUp, EndsARunWithItsCheckpoint) {
   EXPECT_NE(report.find("\"committed_step\":" + std::to_string(steps)), std::string::npos)
       << report;
   ::signal(SIGHUP, SIG_IGN);  // which programs that are started from here inherit
-  const pid_t child = start_sluice(folder.arguments("second", 100000, {"--resume"}));
+  Process program = start_sluice(folder.arguments("second", 100000, {"--resume"}));
   ::signal(SIGHUP, SIG_DFL);
-  int status = 0;
-  while (line_count(folder.path("second/steps.jsonl")) < 1) {
-    ASSERT_EQ(::waitpid(child, &status, WNOHANG), 0) << "ended before its first step";
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // polls another process
-  }
-  ::kill(child, SIGHUP);
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // it would have ended by then
-  EXPECT_EQ(::waitpid(child, &status, WNOHANG), 0);
-  ::kill(child, SIGKILL);
-  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(wait_for_lines(program, folder.path("second/steps.jsonl"), 1));
+  program.signal(SIGHUP);
+  EXPECT_FALSE(program.wait(0.3)) << "it would have ended by then";
 }
 
 }  // namespace

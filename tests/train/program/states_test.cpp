@@ -260,14 +260,10 @@ TEST(States, ASignalCommitsWhatOnlyTheCacheHas) {
   const int many = usual_or_deep(40, 150);
   ASSERT_EQ(folder.train("whole", many).exit_code, 0);
   folder.clear_swap();
-  const pid_t child = start_sluice(folder.arguments("report", many));
-  while (line_count(folder.path("report") + "/steps.jsonl") < 5)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // polls another process
-  ::kill(child, SIGTERM);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  ASSERT_TRUE(WIFEXITED(status));
-  ASSERT_EQ(WEXITSTATUS(status), 143) << "the run ended before the signal";
+  Process program = start_sluice(folder.arguments("report", many));
+  ASSERT_TRUE(wait_for_lines(program, folder.path("report") + "/steps.jsonl", 5));
+  program.signal(SIGTERM);
+  ASSERT_EQ(program.wait(), 143) << "the run ended before the signal";
   const ProgramResult verified = run_sluice({"nvme", "verify", folder.swap()});
   EXPECT_EQ(verified.exit_code, 0) << verified.err;
   const ProgramResult resumed = folder.train("report", many, {"--resume"});
@@ -310,14 +306,10 @@ TEST(States, ACacheThatHostMemoryHasNoRoomForIsCutAndSaysSo) {
 TEST(RemovedFiles, ASlotFileRemovedDuringTheRunIsAnErrorAtTheNextCommit) {
   TrainFolder folder;
   folder.set({});
-  const pid_t child = start_sluice(folder.arguments("report", 100000));
-  while (line_count(folder.path("report") + "/steps.jsonl") < 3)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // polls another process
+  Process program = start_sluice(folder.arguments("report", 100000));
+  ASSERT_TRUE(wait_for_lines(program, folder.path("report") + "/steps.jsonl", 3));
   std::filesystem::remove(folder.swap() + "/states.1.swap");
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 4);
+  EXPECT_EQ(program.wait(), 4);
 }
 
 TEST(RemovedFiles, ASwapDirectoryThatWentDuringTheRunIsSaidToBeGone) {

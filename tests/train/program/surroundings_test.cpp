@@ -261,15 +261,12 @@ TEST(Surroundings, ASignalWhileLibTorchIsLoadedEndsTheStart) {
   TrainFolder folder;
   folder.set({});
   for (const int signal : {SIGTERM, SIGINT}) {
-    const pid_t child = start_sluice(folder.arguments("report", 100000));
-    const std::string maps = "/proc/" + std::to_string(child) + "/maps";
-    int status = 0;
+    Process program = start_sluice(folder.arguments("report", 100000));
+    const std::string maps = "/proc/" + std::to_string(program.id()) + "/maps";
     while (file_text(maps).find("libsluice_train.so") == std::string::npos)  // another process
-      ASSERT_EQ(::waitpid(child, &status, WNOHANG), 0) << "ended without loading LibTorch";
-    ::kill(child, signal);
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    ASSERT_TRUE(WIFEXITED(status)) << "killed by signal " << WTERMSIG(status);
-    EXPECT_EQ(WEXITSTATUS(status), 128 + signal);
+      ASSERT_TRUE(program.runs()) << "ended without loading LibTorch";
+    program.signal(signal);
+    ASSERT_EQ(program.wait(), 128 + signal);
     EXPECT_FALSE(std::filesystem::exists(folder.swap() + "/manifest.json"));
   }
 }
@@ -306,13 +303,11 @@ TEST(Surroundings, TheCheckpointDirectoryIsTriedAtTheStartAndHeldByOneRun) {
   expect_refused(folder.train("report", 100000), 4, {folder.checkpoints()});
   EXPECT_EQ(file_text(folder.checkpoints()), "a file");
   std::filesystem::remove(folder.checkpoints());
-  const pid_t first = start_sluice(folder.arguments("first", 100000));
-  while (line_count(folder.path("first") + "/steps.jsonl") == 0) std::this_thread::yield();
-  expect_refused(folder.train("second", 2), 4, {folder.checkpoints(), std::to_string(first)});
+  Process first = start_sluice(folder.arguments("first", 100000));
+  ASSERT_TRUE(wait_for_lines(first, folder.path("first") + "/steps.jsonl", 1));
+  expect_refused(folder.train("second", 2), 4, {folder.checkpoints(), std::to_string(first.id())});
   expect_refused(folder.train("first", 2, {"--placement", "resident"}), 4,
-                 {folder.checkpoints(), std::to_string(first)});
-  ::kill(first, SIGKILL);
-  ::waitpid(first, nullptr, 0);
+                 {folder.checkpoints(), std::to_string(first.id())});
 }
 
 TEST(Surroundings, TheStepsOfAnEarlierRunAreKeptAndTwoRunsDoNotShareAFile) {
@@ -321,15 +316,13 @@ TEST(Surroundings, TheStepsOfAnEarlierRunAreKeptAndTwoRunsDoNotShareAFile) {
   ASSERT_EQ(folder.train("report", 3).exit_code, 0);
   const std::string before = file_text(folder.path("report") + "/steps.jsonl");
   folder.clear_swap();
-  const pid_t second = start_sluice(folder.arguments("report", 100000));
+  Process second = start_sluice(folder.arguments("report", 100000));
   while (!std::filesystem::exists(folder.path("report") + "/steps.1.jsonl"))
-    std::this_thread::yield();
-  while (line_count(folder.path("report") + "/steps.jsonl") == 0) std::this_thread::yield();
+    ASSERT_TRUE(second.runs());
+  ASSERT_TRUE(wait_for_lines(second, folder.path("report") + "/steps.jsonl", 1));
   EXPECT_EQ(file_text(folder.path("report") + "/steps.1.jsonl"), before);
   expect_refused(folder.train("report", 2, {"--placement", "resident"}), 4,
                  {"steps.jsonl", "another run"});
-  ::kill(second, SIGKILL);
-  ::waitpid(second, nullptr, 0);
 }
 
 TEST(Surroundings, OutputThatCannotBeWrittenIsAnError) {

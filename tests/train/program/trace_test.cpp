@@ -178,12 +178,10 @@ TEST_F(TraceOfARun, IsWholeAfterASignalAndReadableAfterAKill) {
   ASSERT_EQ(page.exit_code, 0) << page.err;
   EXPECT_GT(parse_json(last_line(page.out))["traced_step"].asInt(), 0);
   line.emplace_back("--resume");
-  const pid_t child = start_sluice(line);
-  while (line_count(steps) < 12) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  ::kill(child, SIGTERM);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  EXPECT_EQ(WEXITSTATUS(status), 143);
+  Process resumed = start_sluice(line);
+  ASSERT_TRUE(wait_for_lines(resumed, steps, 12));
+  resumed.signal(SIGTERM);
+  EXPECT_EQ(resumed.wait(), 143);
   EXPECT_FALSE(read_trace(trace_path("traced")).empty());
 }
 

@@ -5,8 +5,6 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <sys/wait.h>
-
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -207,31 +205,19 @@ inline void expect_same(const Outcome& a, const Outcome& b, int steps) {
 }
 
 // Starts the program without its output.
-inline pid_t start_sluice(const std::vector<std::string>& arguments) {
-  const pid_t child = ::fork();
-  if (child != 0) return child;
-  std::vector<std::string> argv = {sluice_program()};
-  argv.insert(argv.end(), arguments.begin(), arguments.end());
-  std::vector<char*> pointers;
-  pointers.reserve(argv.size() + 1);
-  for (std::string& argument : argv) pointers.push_back(argument.data());
-  pointers.push_back(nullptr);
-  const int null = ::open("/dev/null", O_WRONLY);
-  ::dup2(null, STDOUT_FILENO);
-  ::dup2(null, STDERR_FILENO);
-  ::execv(pointers[0], pointers.data());
-  ::_exit(127);
+inline Process start_sluice(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), sluice_program());
+  return Process(std::move(arguments));
 }
 
-// Starts the program, sends `signal` after `delay`, returns its exit code (-1: killed by a signal).
+// Starts the program, sends `signal` after `delay`, returns its exit code (negative: the signal
+// that killed it).
 inline int run_and_signal(const std::vector<std::string>& arguments,
                           std::chrono::milliseconds delay, int signal) {
-  const pid_t child = start_sluice(arguments);
+  Process process = start_sluice(arguments);
   std::this_thread::sleep_for(delay);  // the moment of the signal is what is varied
-  ::kill(child, signal);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  process.signal(signal);
+  return process.wait();
 }
 
 inline int line_count(const std::string& path) {
@@ -239,21 +225,26 @@ inline int line_count(const std::string& path) {
   return static_cast<int>(std::count(text.begin(), text.end(), '\n'));
 }
 
+// Blocks until `steps_file` has `lines` lines. Returns false when the program ended before.
+inline bool wait_for_lines(Process& process, const std::string& steps_file, int lines) {
+  while (line_count(steps_file) < lines) {
+    if (!process.runs()) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // polls another process
+  }
+  return true;
+}
+
 // Starts the program and signals it `delay` after `steps_file` has `lines` lines. Returns whether
 // it was still running.
 inline bool kill_after_line(const std::vector<std::string>& arguments,
                             const std::string& steps_file, int lines,
                             std::chrono::milliseconds delay, int signal = SIGKILL) {
-  const pid_t child = start_sluice(arguments);
-  int status = 0;
-  while (line_count(steps_file) < lines) {
-    if (::waitpid(child, &status, WNOHANG) == child) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // polls another process
-  }
+  Process process = start_sluice(arguments);
+  if (!wait_for_lines(process, steps_file, lines)) return false;
   std::this_thread::sleep_for(delay);
-  ::kill(child, signal);
-  ::waitpid(child, &status, 0);
-  return WIFSIGNALED(status) || WEXITSTATUS(status) == 128 + signal;
+  process.signal(signal);
+  const int exit_code = process.wait();
+  return exit_code == -signal || exit_code == 128 + signal;
 }
 
 }  // namespace sluice::test

@@ -12,7 +12,6 @@
 #include <optional>
 #include <thread>
 
-#include "background.hpp"
 #include "deep_run.hpp"
 #include "ranks_support.hpp"
 
@@ -40,7 +39,7 @@ class RankFailures : public ::testing::Test {
     return std::stoi(file_text(run_.file("pid." + std::to_string(rank))));
   }
   // Blocks until rank 0 has written `count` steps.
-  void wait_for_steps(Background& program, const std::string& name, std::size_t count) {
+  void wait_for_steps(Process& program, const std::string& name, std::size_t count) {
     for (int i = 0; i < 6000 && run_.values(name, "loss").size() < count; ++i) {
       ASSERT_FALSE(program.wait(0).has_value()) << program.text();
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -159,7 +158,7 @@ TEST_F(RankFailures, ADiskThatIsFullOnOneRankEndsAllWithItsName) {
   of.sluice_keys = R"(, "checkpoint_dir": ")" + run_.file("checkpoints") +
                    R"(", "checkpoint_every": 2, "strict": true)";
   const auto begin = Clock::now();
-  Background program(
+  Process program = start_ranks(
       RanksRun::line(2, run_.arguments(of, "run", 1000), wrapper("1", "trap '' XFSZ; ulimit -f 8")),
       run_.file("output"));
   const std::optional<int> code = program.wait(120);
@@ -239,7 +238,7 @@ TEST_F(RankFailures, AKilledRankEndsAllAndTheRunGoesOnFromItsLastStep) {
   ASSERT_EQ(undisturbed.train(kNvme, "run", 12).exit_code, 0);
   const std::vector<std::string> arguments = run_.arguments(kNvme, "run", 12);
   {
-    Background program(RanksRun::line(2, arguments, wrapper()), run_.file("output"));
+    Process program = start_ranks(RanksRun::line(2, arguments, wrapper()), run_.file("output"));
     wait_for_steps(program, "run", 3);
     const auto killed = Clock::now();
     ::kill(pid_of(1), SIGKILL);
@@ -276,7 +275,8 @@ TEST_F(RankFailures, AnEpochOfKilledRanksGoesOnOnOneRank) {
   const std::vector<std::string> losses = undisturbed.values("run", "loss");
   ASSERT_GE(losses.size(), 50U);
   {
-    Background program(RanksRun::line(2, epoch(run_, two), wrapper()), run_.file("output"));
+    Process program =
+        start_ranks(RanksRun::line(2, epoch(run_, two), wrapper()), run_.file("output"));
     wait_for_steps(program, "run", losses.size() / 3);
     for (const int rank : {0, 1}) ::kill(pid_of(rank), SIGKILL);
     ASSERT_TRUE(program.wait(30).has_value()) << program.text();
@@ -295,8 +295,8 @@ TEST_F(RankFailures, AnEpochOfKilledRanksGoesOnOnOneRank) {
 }
 
 TEST_F(RankFailures, AStoppedRankIsNamedAndAllEnd) {
-  Background program(RanksRun::line(2, run_.arguments(kNvme, "run", 100000), wrapper()),
-                     run_.file("output"));
+  Process program = start_ranks(RanksRun::line(2, run_.arguments(kNvme, "run", 100000), wrapper()),
+                                run_.file("output"));
   wait_for_steps(program, "run", 2);
   ::kill(pid_of(1), SIGSTOP);
   const std::optional<int> code = program.wait(60);
@@ -308,7 +308,7 @@ TEST_F(RankFailures, AStoppedRankIsNamedAndAllEnd) {
 
 TEST_F(RankFailures, ASignalToOneRankStopsAllAfterOneStep) {
   const std::vector<std::string> arguments = run_.arguments(kNvme, "run", 100000);
-  Background program(RanksRun::line(2, arguments, wrapper()), run_.file("output"));
+  Process program = start_ranks(RanksRun::line(2, arguments, wrapper()), run_.file("output"));
   wait_for_steps(program, "run", 2);
   ::kill(pid_of(1), SIGTERM);
   const std::optional<int> code = program.wait(60);

@@ -141,4 +141,9 @@ class RanksRun {
   TempDir directory_;
 };
 
+// Starts ranks whose output goes to `output`. They take each other for silent after 5 seconds.
+inline Process start_ranks(std::vector<std::string> line, const std::string& output) {
+  return Process(std::move(line), {{{"SLUICE_RANK_TIMEOUT", "5"}}, output, output});
+}
+
 }  // namespace sluice::test
