@@ -23,17 +23,12 @@ config::TrainConfig with_checkpoints(const ByteBudget& copies, Device states = D
   config.sluice.checkpoints = {.directory = "/checkpoints", .every = 50, .copy_bytes = copies};
   return config;
 }
-Plan plan_of(const config::TrainConfig& config) {
-  return make_plan(config, model_config(8, 256), Placement::configured, roomy_machine());
-}
 std::int64_t units_with(const Plan& plan) {
   return std::count_if(plan.units.begin(), plan.units.end(),
                        [](const UnitPlacement& unit) { return unit.checkpoint_copy; });
 }
 std::uint64_t copies_row(const Plan& plan) {
-  for (const PlanRow& row : plan.planned.rows)
-    if (row.component == "checkpoint copies") return row.bytes.host;
-  return 0;
+  return row_of(plan, "checkpoint copies").bytes.host;
 }
 
 TEST(CheckpointCopies, AreOfAllStatesWhereTheBudgetHasRoom) {

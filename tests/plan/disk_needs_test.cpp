@@ -79,11 +79,7 @@ TEST(DiskNeeds, CountsWholePagesOfTheScratchFile) {
     inputs +=
         static_cast<std::uint64_t>(std::count(unit.inputs.begin(), unit.inputs.end(), Tier::nvme));
   ASSERT_GT(inputs, 0U);
-  const auto row =
-      std::find_if(least->planned.rows.begin(), least->planned.rows.end(),
-                   [](const PlanRow& each) { return each.component == "unit inputs"; });
-  ASSERT_NE(row, least->planned.rows.end());
-  EXPECT_EQ(row->bytes.nvme, inputs * offload::kPageBytes);
+  EXPECT_EQ(row_of(*least, "unit inputs").bytes.nvme, inputs * offload::kPageBytes);
 }
 
 }  // namespace

@@ -39,11 +39,6 @@ config::TrainConfig one_micro_batch(Device optimizer, Device param, std::uint64_
   return config;
 }
 
-Plan plan_of(const config::TrainConfig& config, const FindRates& find_rates = {}) {
-  return make_plan(config, model_config(8, 256), Placement::configured, roomy_machine(),
-                   find_rates);
-}
-
 std::string line_of(const Plan& plan) {
   const auto line =
       std::find_if(plan.choices.begin(), plan.choices.end(),

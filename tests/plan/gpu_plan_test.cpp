@@ -25,16 +25,6 @@ config::TrainConfig some_config() {
   return config;
 }
 
-std::string refusal_of(const config::TrainConfig& config, const MachineFacts& machine,
-                       Placement placement = Placement::configured) {
-  try {
-    make_plan(config, model_config(4, 256), placement, machine);
-  } catch (const DoesNotFit& e) {
-    return e.what();
-  }
-  return "";
-}
-
 TEST(GpuPlan, DeviceBytesAreTheGpus) {
   const MachineFacts machine = with_gpu(8 * kGiB);
   const Plan plan = make_plan(some_config(), model_config(4, 256), Placement::configured, machine);
@@ -47,11 +37,7 @@ TEST(GpuPlan, DeviceBytesAreTheGpus) {
 
 TEST(GpuPlan, KeepsMappedBlocksAsFarAsTheBudgetHasRoom) {
   MachineFacts machine = with_gpu(8 * kGiB);
-  const auto kept_bytes = [&](const Plan& plan) {
-    for (const PlanRow& row : plan.planned.rows)
-      if (row.component == "kept blocks") return row.bytes.device;
-    return std::uint64_t{0};
-  };
+  const auto kept_bytes = [](const Plan& plan) { return row_of(plan, "kept blocks").bytes.device; };
   const auto plan_with = [&](std::uint64_t page_bytes, config::ByteBudget budget) {
     machine.device.gpu->page_bytes = page_bytes;
     config::TrainConfig config = some_config();
@@ -114,9 +100,10 @@ TEST(GpuPlan, TakesNoHostMemoryForTheDeviceTier) {
   const Plan plan = make_plan(config, model_config(4, 256), Placement::configured, machine);
   machine.available_memory_bytes = plan.planned.tiers.host + plan.planned.runtime_bytes;
   config.sluice.host_bytes = {config::ByteBudget::Kind::bytes, plan.planned.tiers.host};
-  EXPECT_EQ(refusal_of(config, machine), "");
+  EXPECT_EQ(refusal(config, model_config(4, 256), machine), "");
   machine.available_memory_bytes -= 1;
-  EXPECT_THAT(refusal_of(config, machine), HasSubstr("host tier and the program itself need"));
+  EXPECT_THAT(refusal(config, model_config(4, 256), machine),
+              HasSubstr("host tier and the program itself need"));
 }
 
 TEST(GpuPlan, ABudgetBeyondTheFreeMemoryIsHeldAgainstWhatIsPlanned) {
@@ -126,15 +113,17 @@ TEST(GpuPlan, ABudgetBeyondTheFreeMemoryIsHeldAgainstWhatIsPlanned) {
       make_plan(config, model_config(4, 256), Placement::configured, with_gpu(8 * kGiB));
   // Another program holds most of the GPU's memory.
   config.sluice.device_bytes = {config::ByteBudget::Kind::bytes, 8 * kGiB};
-  const std::string text = refusal_of(config, with_gpu(plan.planned.tiers.device - 1));
+  const std::string text =
+      refusal(config, model_config(4, 256), with_gpu(plan.planned.tiers.device - 1));
   EXPECT_THAT(text, HasSubstr("cuda:0 (NVIDIA Test)"));
   EXPECT_THAT(text, HasSubstr("are free: lower"));
   EXPECT_THAT(text, HasSubstr("nvidia-smi"));
 }
 
 TEST(GpuPlan, AResidentModelThatTheGpuCannotHoldIsRefused) {
-  EXPECT_THAT(refusal_of(some_config(), with_gpu(20 * kMiB), Placement::resident),
-              HasSubstr("are free: lower"));
+  EXPECT_THAT(
+      refusal(some_config(), model_config(4, 256), with_gpu(20 * kMiB), Placement::resident),
+      HasSubstr("are free: lower"));
 }
 
 TEST(GpuPlan, PinsHostMemoryUnlessToldOtherwise) {

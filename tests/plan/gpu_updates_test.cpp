@@ -22,25 +22,16 @@ config::TrainConfig asking(Device states, Device weights) {
   config.sluice.updates.on_gpu = true;
   return config;
 }
-Plan plan_of(const config::TrainConfig& config,
-             const MachineFacts& machine = machine_with_gpu(8 * kGiB)) {
-  return make_plan(config, model_config(8, 256), Placement::configured, machine);
-}
-TierBytes row_of(const Plan& plan, const char* name) {
-  for (const PlanRow& row : plan.planned.rows)
-    if (row.component == name) return row.bytes;
-  return {};
-}
 TierBytes tiles_of(const Plan& plan) {
-  return row_of(plan, "update tiles of the GPU");
+  return row_of(plan, "update tiles of the GPU").bytes;
 }
 TierBytes flags_of(const Plan& plan) {
-  return row_of(plan, "flags of the GPU's updates");
+  return row_of(plan, "flags of the GPU's updates").bytes;
 }
 
 TEST(GpuUpdates, HaveTilesOnTheGpuWhereAsked) {
   config::TrainConfig config = asking(Device::cpu, Device::none);
-  const Plan plan = plan_of(config);
+  const Plan plan = gpu_plan_of(config);
   const UpdateRing& ring = plan.rings.update;
   EXPECT_EQ(ring.device_tiles, 8);
   // The lower half, two moments and the gradient; the weights are on the GPU.
@@ -52,7 +43,7 @@ TEST(GpuUpdates, HaveTilesOnTheGpuWhereAsked) {
   EXPECT_GE(ring.tiles, 12);
   EXPECT_THAT(plan.choices, Contains(StartsWith("gpu_updates: the GPU updates part of 10 of 10")));
   config.sluice.updates.on_gpu = false;
-  const Plan without = plan_of(config);
+  const Plan without = gpu_plan_of(config);
   EXPECT_EQ(without.rings.update.device_tiles, 0);
   EXPECT_EQ(tiles_of(without).device + flags_of(without).device, 0U);
   EXPECT_THAT(without.choices, testing::Not(Contains(HasSubstr("gpu_updates"))));
@@ -65,30 +56,29 @@ TEST(GpuUpdates, SayWhyThereAreNone) {
       if (line.starts_with("gpu_updates: unused")) return line;
     return std::string();
   };
-  EXPECT_THAT(why(plan_of(asking(Device::cpu, Device::none), roomy_machine())),
-              HasSubstr("the device is the host"));
+  EXPECT_THAT(why(plan_of(asking(Device::cpu, Device::none))), HasSubstr("the device is the host"));
   for (const Device weights : {Device::cpu, Device::nvme}) {
-    EXPECT_THAT(why(plan_of(asking(Device::cpu, weights))),
+    EXPECT_THAT(why(gpu_plan_of(asking(Device::cpu, weights))),
                 HasSubstr("no unit has its weights at home on the GPU"));
   }
-  EXPECT_THAT(why(plan_of(asking(Device::nvme, Device::none))),
+  EXPECT_THAT(why(gpu_plan_of(asking(Device::nvme, Device::none))),
               HasSubstr("and its states in host memory"));
   config::TrainConfig config = asking(Device::cpu, Device::none);
   config.sluice.overlap = false;
-  EXPECT_THAT(why(plan_of(config)), HasSubstr("overlap is off"));
+  EXPECT_THAT(why(gpu_plan_of(config)), HasSubstr("overlap is off"));
   config.sluice.overlap = true;
-  config.sluice.device_bytes.value = plan_of(config).least.device_bytes;
-  EXPECT_THAT(why(plan_of(config)), testing::AnyOf(HasSubstr("no room for 3 tiles"),
-                                                   HasSubstr("no unit has its weights")));
+  config.sluice.device_bytes.value = gpu_plan_of(config).least.device_bytes;
+  EXPECT_THAT(why(gpu_plan_of(config)), testing::AnyOf(HasSubstr("no room for 3 tiles"),
+                                                       HasSubstr("no unit has its weights")));
 }
 
 TEST(GpuUpdates, FitIntoTheirBudget) {
   config::TrainConfig config = asking(Device::cpu, Device::none);
-  const std::uint64_t least = plan_of(config).least.device_bytes;
+  const std::uint64_t least = gpu_plan_of(config).least.device_bytes;
   int fewest = 8;
   for (std::uint64_t more = 0; more < 256 * kMiB; more += kMiB) {
     config.sluice.device_bytes.value = least + more;
-    const Plan plan = plan_of(config);
+    const Plan plan = gpu_plan_of(config);
     EXPECT_LE(plan.planned.tiers.device, least + more);
     EXPECT_LE(plan.planned.tiers.host, config.sluice.host_bytes.value);
     const int tiles = plan.rings.update.device_tiles;
@@ -107,9 +97,9 @@ TEST(GpuUpdates, ArePredictedToEndWithThoseOfTheCores) {
       rates.block.next = {.forward = 1e-3, .forward_saving = 1e-3, .backward = 2e-3};
   rates.update_elements_per_second = 1e6;
   rates.copy_bytes_per_second = 14e6;  // 2 for a weight of the cores, 12 for the states
-  const double together = predict(plan_of(config), rates).update_seconds;
+  const double together = predict(gpu_plan_of(config), rates).update_seconds;
   config.sluice.updates.on_gpu = false;
-  const double alone = predict(plan_of(config), rates).update_seconds;
+  const double alone = predict(gpu_plan_of(config), rates).update_seconds;
   EXPECT_NEAR(together / alone, 0.5, 1e-3);
 }
 

@@ -35,11 +35,6 @@ Plan planned(const config::TrainConfig& config, const OwnModel& model) {
   return make_plan(config, model, Placement::configured, roomy_machine());
 }
 
-const PlanRow& row(const Plan& plan, const std::string& component) {
-  return *std::find_if(plan.planned.rows.begin(), plan.planned.rows.end(),
-                       [&](const PlanRow& each) { return each.component == component; });
-}
-
 // A loop of the user's own waits for its checkpoints.
 TEST(OwnPlan, HasNoCopiesOfStatesForCheckpoints) {
   config::TrainConfig config = train_config(Device::cpu, Device::cpu, 1024, 1024);
@@ -62,9 +57,9 @@ TEST(OwnPlan, FrozenUnitsHaveWeightsAndNothingElse) {
   const Plan plan = planned(train_config(Device::cpu, Device::cpu, 64, 64), three_calls());
   EXPECT_EQ(plan.model_size.parameters, 4 * kCount);
   EXPECT_EQ(plan.model_size.state_bytes, 32 * kCount + 4 * kCount);
-  EXPECT_EQ(row(plan, "weights").bytes.host, 8 * kCount);
-  EXPECT_EQ(row(plan, "gradients").bytes.host, 4 * kCount);
-  EXPECT_EQ(row(plan, "optimizer states").bytes.host, 20 * kCount);
+  EXPECT_EQ(row_of(plan, "weights").bytes.host, 8 * kCount);
+  EXPECT_EQ(row_of(plan, "gradients").bytes.host, 4 * kCount);
+  EXPECT_EQ(row_of(plan, "optimizer states").bytes.host, 20 * kCount);
   EXPECT_THAT(plan_table(plan), ::testing::HasSubstr("(16 bytes per parameter that trains)"));
 }
 
@@ -105,7 +100,7 @@ TEST(OwnPlan, GradientsAddUpOnTheDeviceWhereItHasRoom) {
     return planned(config, three_calls());
   };
   const auto bytes_of = [](const Plan& plan) {
-    return row(plan, "sums of gradients").bytes.device;
+    return row_of(plan, "sums of gradients").bytes.device;
   };
   const Plan all = device_of(64 * kMiB);
   EXPECT_EQ(bytes_of(all), 2 * 2 * kCount);
@@ -150,7 +145,7 @@ TEST(OwnPlan, OnTheHostWeightsAndGradientsAreUsedAtHome) {
   const Plan plan = planned(config, three_calls());
   EXPECT_THAT(plan.choices, line);
   EXPECT_EQ(plan.traffic.h2d_bytes + plan.traffic.d2h_bytes, 0U);
-  EXPECT_EQ(row(plan, "weights").bytes.host, 8 * kCount);
+  EXPECT_EQ(row_of(plan, "weights").bytes.host, 8 * kCount);
   for (const PlanRow& each : plan.planned.rows)
     EXPECT_TRUE(each.component != "gathered units" && each.component != "gradient buffers");
   // Copies come from a drive, and from other ranks.
@@ -160,7 +155,7 @@ TEST(OwnPlan, OnTheHostWeightsAndGradientsAreUsedAtHome) {
   config.sluice.device_bytes = {};
   const Plan on_drive = planned(config, three_calls());
   EXPECT_GT(on_drive.traffic.h2d_bytes, 0U);
-  EXPECT_GT(row(on_drive, "gathered units").bytes.device, 0U);
+  EXPECT_GT(row_of(on_drive, "gathered units").bytes.device, 0U);
 }
 
 // Half of a GPU belongs to activations of unknown size.
@@ -196,7 +191,7 @@ TEST(OwnPlan, GivenActivationsAreCountedAndLetWeightsStay) {
   model.activation_bytes = 4 * kMiB;
   const Plan known = planned(config, model);
   EXPECT_GT(kept(known), 0);
-  EXPECT_GE(row(known, "workspace").bytes.device, 4 * kMiB);
+  EXPECT_GE(row_of(known, "workspace").bytes.device, 4 * kMiB);
   EXPECT_LE(known.planned.tiers.device, 16 * kMiB);
   model.activation_bytes = 15 * kMiB;
   EXPECT_THROW(planned(config, model), DoesNotFit);
@@ -217,8 +212,8 @@ TEST(OwnPlan, HasSecondStatesWhereAsked) {
     const Plan plan = planned(config, three_calls());
     EXPECT_EQ(units_with(plan), 1);
     EXPECT_TRUE(plan.units.back().second_states);
-    EXPECT_EQ(row(plan, "second states").bytes.host, 12 * kCount);
-    EXPECT_EQ(row(plan, "second states").note, "for updates that begin before step()");
+    EXPECT_EQ(row_of(plan, "second states").bytes.host, 12 * kCount);
+    EXPECT_EQ(row_of(plan, "second states").note, "for updates that begin before step()");
     EXPECT_THAT(plan.choices, ::testing::Contains(::testing::HasSubstr(
                                   "so the updates of 1 of 4 units begin before step()")));
   }

@@ -66,12 +66,7 @@ TEST(Plan, KeepsActivationsAsFarAsTheDeviceBudgetGoes) {
     return std::count_if(plan.units.begin(), plan.units.end(),
                          [](const UnitPlacement& unit) { return unit.activations_saved; });
   };
-  const auto row = [](const Plan& plan) {
-    std::uint64_t bytes = 0;
-    for (const PlanRow& each : plan.planned.rows)
-      if (each.component == "activations") bytes += each.bytes.device;
-    return bytes;
-  };
+  const auto row = [](const Plan& plan) { return row_of(plan, "activations").bytes.device; };
   const auto model = model_config(6, 256);
   auto config = train_config(Device::nvme, Device::nvme, 1024, 256);
   const auto plan_with = [&](config::Activations activations, std::uint64_t device_mib) {
@@ -307,12 +302,8 @@ TEST(Plan, CountsTheGatheredUnitsOfItsWorstStage) {
       std::vector<std::uint64_t> by_stage;
       for (std::size_t s = 0; s < step_stages(plan.layouts).size(); ++s)
         by_stage.push_back(gathered_by_the_rule(plan, s));
-      const auto row =
-          std::find_if(plan.planned.rows.begin(), plan.planned.rows.end(),
-                       [](const PlanRow& r) { return r.component == "gathered units"; });
-      ASSERT_NE(row, plan.planned.rows.end());
       // The stage with the largest total, which may have fewer gathered units than another.
-      EXPECT_THAT(by_stage, ::testing::Contains(row->bytes.device));
+      EXPECT_THAT(by_stage, ::testing::Contains(row_of(plan, "gathered units").bytes.device));
     }
   }
 }

@@ -61,11 +61,30 @@ inline config::ModelConfig model_config(std::int64_t layers, std::int64_t width)
   return model;
 }
 
+// Plans of eight blocks: on the host, and on a GPU with room.
+inline Plan plan_of(const config::TrainConfig& config, const FindRates& find_rates = {}) {
+  return make_plan(config, model_config(8, 256), Placement::configured, roomy_machine(),
+                   find_rates);
+}
+inline Plan gpu_plan_of(const config::TrainConfig& config,
+                        const MachineFacts& machine = machine_with_gpu(64 * kGiB),
+                        const FindRates& find_rates = {}) {
+  return make_plan(config, model_config(8, 256), Placement::configured, machine, find_rates);
+}
+
+// The row of this component; an empty one when the plan has none.
+inline PlanRow row_of(const Plan& plan, const std::string& component) {
+  for (const PlanRow& row : plan.planned.rows)
+    if (row.component == component) return row;
+  return {};
+}
+
 // The message of a refused plan; empty when the plan fits.
 inline std::string refusal(const config::TrainConfig& config, const config::ModelConfig& model,
-                           const MachineFacts& machine) {
+                           const MachineFacts& machine,
+                           Placement placement = Placement::configured) {
   try {
-    make_plan(config, model, Placement::configured, machine);
+    make_plan(config, model, placement, machine);
   } catch (const DoesNotFit& error) {
     return error.what();
   }

@@ -256,7 +256,7 @@ TEST(StepWork, KnowsItsShareOfTheCores) {
   auto config = train_config(Device::cpu, Device::cpu, 64, 96);
   config.sluice.threads.compute = 2;
   config.sluice.threads.optimizer = 4;
-  const Plan plan = make_plan(config, model_config(8, 256), Placement::configured, roomy_machine());
+  const Plan plan = plan_of(config);
   EXPECT_EQ(step_work(plan, some_rates(), 8).cores_share, 0.25);
   EXPECT_EQ(step_work(plan, some_rates(), 8).update_cores_share, 0.5);
   EXPECT_EQ(step_work(plan, some_rates(), 1).cores_share, 1);
@@ -269,8 +269,7 @@ TEST_P(OneRank, IsPredictedAsItsPlanIs) {
   for (const bool overlap : {true, false}) {
     auto config = train_config(states, weights, 64, 96);
     config.sluice.overlap = overlap;
-    const Plan plan =
-        make_plan(config, model_config(8, 256), Placement::configured, roomy_machine());
+    const Plan plan = plan_of(config);
     const Prediction one = predict(plan, some_rates());
     const RankPrediction ranks = predict_ranks(step_work(plan, some_rates(), 1), {});
     EXPECT_NEAR(ranks.step_seconds, one.step_seconds, 1e-9);

@@ -18,12 +18,6 @@ using testing::Contains;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-std::uint64_t planned_bytes(const Plan& plan, const std::string& name) {
-  for (const PlanRow& row : plan.planned.rows)
-    if (row.component == name) return row.bytes.host;
-  return 0;
-}
-
 TEST(RingSizes, FollowFromDrivesAndThreads) {
   const auto ring = [](int cores, const std::vector<std::string>& further, std::uint64_t host_mib,
                        std::optional<std::int64_t> buffers = {}) {
@@ -71,7 +65,7 @@ TEST(RingSizes, AreMoreWhereUpdatesSendWeightsToAGpu) {
   EXPECT_EQ(sends.rings.update.tiles, 8);
   EXPECT_THAT(sends.choices,
               Contains(AllOf(StartsWith("update tiles: 8 of "), HasSubstr("copied to the GPU"))));
-  EXPECT_EQ(planned_bytes(sends, "update tiles"), 8 * sends.rings.update.tile_bytes);
+  EXPECT_EQ(row_of(sends, "update tiles").bytes.host, 8 * sends.rings.update.tile_bytes);
   EXPECT_EQ(plan_with(Device::cpu, Device::none, false).rings.update.tiles, 4);
   EXPECT_EQ(plan_with(Device::cpu, Device::cpu, true).rings.update.tiles, 4);
   EXPECT_EQ(plan_with(Device::nvme, Device::none, true).rings.update.tiles, 4) << "as drives ask";

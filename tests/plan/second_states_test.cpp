@@ -25,17 +25,12 @@ config::TrainConfig clipped(const ByteBudget& speculative) {
   config.sluice.updates.speculative_bytes = speculative;
   return config;
 }
-Plan plan_of(const config::TrainConfig& config) {
-  return make_plan(config, model_config(8, 256), Placement::configured, roomy_machine());
-}
 std::int64_t units_with(const Plan& plan) {
   return std::count_if(plan.units.begin(), plan.units.end(),
                        [](const UnitPlacement& unit) { return unit.second_states; });
 }
-std::uint64_t row(const Plan& plan, const std::string& component) {
-  for (const PlanRow& row : plan.planned.rows)
-    if (row.component == component) return row.bytes.host;
-  return 0;
+std::uint64_t second_states(const Plan& plan) {
+  return row_of(plan, "second states").bytes.host;
 }
 
 TEST(SecondStates, AreBoughtOnlyWhereAsked) {
@@ -44,27 +39,27 @@ TEST(SecondStates, AreBoughtOnlyWhereAsked) {
   const Plan all = plan_of(clipped(kAuto));
   EXPECT_EQ(units_with(all), static_cast<std::int64_t>(all.units.size()) - 1);
   EXPECT_FALSE(all.units.front().second_states);  // its gradient comes last
-  EXPECT_EQ(row(all, "second states"), all.planned.tiers.host - none.planned.tiers.host);
+  EXPECT_EQ(second_states(all), all.planned.tiers.host - none.planned.tiers.host);
   // The weights of a split master are a part of the states, and have a second place too: 12 bytes
   // of each parameter, and the rest of each part's last page.
   std::uint64_t elements = 0;
   for (std::size_t u = 1; u < all.layouts.size(); ++u) elements += all.layouts[u].flat_count;
-  EXPECT_GE(row(all, "second states"), 12 * elements);
-  EXPECT_LE(row(all, "second states"), 12 * elements + all.units.size() * 4 * offload::kPageBytes);
+  EXPECT_GE(second_states(all), 12 * elements);
+  EXPECT_LE(second_states(all), 12 * elements + all.units.size() * 4 * offload::kPageBytes);
 }
 
 TEST(SecondStates, TakeNoMoreThanAskedAndTheLastUnitsComeFirst) {
-  const std::uint64_t all = row(plan_of(clipped(kAuto)), "second states");
+  const std::uint64_t all = second_states(plan_of(clipped(kAuto)));
   const Plan half = plan_of(clipped({ByteBudget::Kind::percent, 50}));
-  EXPECT_LE(row(half, "second states"), all / 2);
-  EXPECT_GE(row(half, "second states"), all / 4);
+  EXPECT_LE(second_states(half), all / 2);
+  EXPECT_GE(second_states(half), all / 4);
   EXPECT_TRUE(half.units.back().second_states);
   EXPECT_FALSE(half.units[1].second_states);
   EXPECT_TRUE(std::is_sorted(
       half.units.begin(), half.units.end(),
       [](const auto& a, const auto& b) { return a.second_states < b.second_states; }));
   const Plan bytes = plan_of(clipped({ByteBudget::Kind::bytes, all / 2}));
-  EXPECT_EQ(row(bytes, "second states"), row(half, "second states"));
+  EXPECT_EQ(second_states(bytes), second_states(half));
 }
 
 TEST(SecondStates, LeaveTheBudgetAsItIs) {

@@ -28,10 +28,6 @@ config::TrainConfig asking(double ratio, Device weights = Device::cpu) {
   config.zero.offload_optimizer.ratio = ratio;
   return config;
 }
-Plan plan_of(const config::TrainConfig& config,
-             const MachineFacts& machine = machine_with_gpu(8 * kGiB)) {
-  return make_plan(config, model_config(8, 256), Placement::configured, machine);
-}
 std::size_t units_on_gpu(const Plan& plan) {
   return static_cast<std::size_t>(
       std::count_if(plan.units.begin(), plan.units.end(), device_has_all_of));
@@ -56,15 +52,15 @@ Both plans_of(std::uint64_t device_bytes,
   config::TrainConfig config = asking(1);
   config.sluice.passes.each = 4;
   config.sluice.device_bytes.value = device_bytes;
-  Plan without = plan_of(config, machine);
+  Plan without = gpu_plan_of(config, machine);
   config.zero.offload_optimizer.ratio = 0;
-  return {std::move(without), plan_of(config, machine)};
+  return {std::move(without), gpu_plan_of(config, machine)};
 }
 
 TEST(StatesOnGpu, AreTheShareThatIsAskedForFromTheFirstUnitOn) {
   for (const double ratio : {0.0, 0.3, 0.5, 0.75}) {
     SCOPED_TRACE(ratio);
-    const Plan plan = plan_of(asking(ratio));
+    const Plan plan = gpu_plan_of(asking(ratio));
     const std::size_t units = units_on_gpu(plan);
     EXPECT_LE(share_of(plan, units), 1 - ratio + 1e-9);
     EXPECT_TRUE(units == plan.units.size() || share_of(plan, units + 1) > 1 - ratio);
@@ -81,7 +77,7 @@ TEST(StatesOnGpu, AreTheShareThatIsAskedForFromTheFirstUnitOn) {
 }
 
 TEST(StatesOnGpu, AreNoneByDefault) {
-  const Plan plan = plan_of(asking(1));
+  const Plan plan = gpu_plan_of(asking(1));
   EXPECT_EQ(units_on_gpu(plan), 0U);
   EXPECT_THAT(plan.choices, Not(Contains(StartsWith("ratio"))));
 }
@@ -115,17 +111,17 @@ TEST(StatesOnGpu, TakeWhatTheRestLeaves) {
 // states of the first units there.
 TEST(StatesOnGpu, MakeRoomInHostMemory) {
   config::TrainConfig config = asking(1, Device::none);
-  const std::uint64_t enough = plan_of(config).planned.tiers.host;
+  const std::uint64_t enough = gpu_plan_of(config).planned.tiers.host;
   std::size_t promoted = 0;
   for (const double share : {0.99, 0.95, 0.9, 0.8, 0.5}) {
     SCOPED_TRACE(share);
     config.sluice.host_bytes.value =
         static_cast<std::uint64_t>(share * static_cast<double>(enough));
     config.zero.offload_optimizer.ratio = 1;
-    for (const UnitPlacement& unit : plan_of(config).units)
+    for (const UnitPlacement& unit : gpu_plan_of(config).units)
       promoted += unit.gradients == Tier::device ? 1 : 0;
     config.zero.offload_optimizer.ratio = 0.1;
-    const Plan plan = plan_of(config);
+    const Plan plan = gpu_plan_of(config);
     EXPECT_GE(units_on_gpu(plan), 7U);
     EXPECT_LE(plan.planned.tiers.host, config.sluice.host_bytes.value);
     EXPECT_THAT(plan.choices, Not(Contains(HasSubstr("no more room"))));
@@ -135,11 +131,7 @@ TEST(StatesOnGpu, MakeRoomInHostMemory) {
 
 // Blocks of the GPU's memory that stay mapped keep their room.
 TEST(StatesOnGpu, LeaveRoomForKeptBlocks) {
-  const auto kept = [](const Plan& plan) {
-    for (const PlanRow& row : plan.planned.rows)
-      if (row.component == "kept blocks") return row.bytes.device;
-    return std::uint64_t{0};
-  };
+  const auto kept = [](const Plan& plan) { return row_of(plan, "kept blocks").bytes.device; };
   MachineFacts machine = machine_with_gpu(8 * kGiB);
   machine.device.gpu->page_bytes = 2 * kMiB;
   for (std::uint64_t device_bytes = 500 * kMiB; device_bytes < 800 * kMiB;
@@ -153,25 +145,25 @@ TEST(StatesOnGpu, LeaveRoomForKeptBlocks) {
 
 TEST(StatesOnGpu, AreNoDowngradeWhereTheShareIsSmallerThanAUnit) {
   config::TrainConfig config = asking(0.999);
-  EXPECT_THAT(plan_of(config).choices, Contains(HasSubstr("smaller than the first unit")));
+  EXPECT_THAT(gpu_plan_of(config).choices, Contains(HasSubstr("smaller than the first unit")));
   config.sluice.strict = true;
-  EXPECT_NO_THROW(plan_of(config)) << "nothing was asked for that is not given";
+  EXPECT_NO_THROW(gpu_plan_of(config)) << "nothing was asked for that is not given";
 }
 
 TEST(StatesOnGpu, AreNoneWhereTheBuildHasNoKernels) {
   MachineFacts machine = machine_with_gpu(8 * kGiB);
   machine.device.has_update_kernels = false;
   config::TrainConfig config = asking(0, Device::none);
-  const Plan plan = plan_of(config, machine);
+  const Plan plan = gpu_plan_of(config, machine);
   EXPECT_EQ(units_on_gpu(plan), 0U);
   EXPECT_THAT(plan.choices,
               Contains(HasSubstr("ratio: unused, because this build has no kernels")));
   EXPECT_FALSE(plan.device_updates());
   config.sluice.updates.on_gpu = true;
-  EXPECT_THAT(plan_of(config, machine).choices,
+  EXPECT_THAT(gpu_plan_of(config, machine).choices,
               Contains(HasSubstr("gpu_updates: unused, because this build has no kernels")));
   config.zero.offload_optimizer.device = Device::none;
-  EXPECT_THAT(plan_of(config, machine).choices,
+  EXPECT_THAT(gpu_plan_of(config, machine).choices,
               Contains(StartsWith("updates of states on the GPU: on the cores")));
 }
 
@@ -179,7 +171,7 @@ TEST(StatesOnGpu, AreUpdatedByTheCoresWhereTheWeightsAreElsewhere) {
   const auto notes = [](Device weights) {
     config::TrainConfig config = asking(1, weights);
     config.zero.offload_optimizer.device = Device::none;
-    const Plan plan = plan_of(config);
+    const Plan plan = gpu_plan_of(config);
     EXPECT_EQ(units_on_gpu(plan) > 0, weights == Device::none);
     return plan.choices;
   };
@@ -206,19 +198,18 @@ TEST(StatesOnGpu, AreUpdatedByTheCoresWhereTheGradientIsElsewhere) {
 }
 
 TEST(StatesOnGpu, SayWhyThereAreNone) {
-  EXPECT_THAT(plan_of(asking(0), roomy_machine()).choices,
-              Contains("ratio: unused, because there is no GPU"));
+  EXPECT_THAT(plan_of(asking(0)).choices, Contains("ratio: unused, because there is no GPU"));
   EXPECT_THAT(
-      plan_of(asking(0.999)).choices,
+      gpu_plan_of(asking(0.999)).choices,
       Contains("ratio: unused, because the share of the GPU is smaller than the first unit"));
 }
 
 TEST(StatesOnGpu, AreRefusedIfStrictWhereTheyDoNotFit) {
   config::TrainConfig config = asking(0);
   config.sluice.strict = true;
-  EXPECT_EQ(units_on_gpu(plan_of(config)), 10U);
+  EXPECT_EQ(units_on_gpu(gpu_plan_of(config)), 10U);
   config.sluice.device_bytes.value = 160 * kMiB;
-  EXPECT_THAT(sluice::test::message_of<DoesNotFit>([&] { plan_of(config); }),
+  EXPECT_THAT(sluice::test::message_of<DoesNotFit>([&] { gpu_plan_of(config); }),
               HasSubstr("\"strict\": true does not allow: ratio: "));
 }
 
@@ -228,7 +219,8 @@ TEST(StatesOnGpu, TakeNoTimeOfTheCoresAndNothingOfTheLink) {
       rates.block.next = {.forward = 1e-3, .forward_saving = 1e-3, .backward = 2e-3};
   rates.update_elements_per_second = 1e6;
   rates.copy_bytes_per_second = 1e9;
-  const Plan all = plan_of(asking(1, Device::none)), none = plan_of(asking(0, Device::none));
+  const Plan all = gpu_plan_of(asking(1, Device::none));
+  const Plan none = gpu_plan_of(asking(0, Device::none));
   EXPECT_GT(predict(all, rates).update_seconds, 1);
   EXPECT_LT(predict(none, rates).update_seconds, 1e-3);
   EXPECT_GT(all.traffic.h2d_bytes, 0U);
