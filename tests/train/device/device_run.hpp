@@ -90,18 +90,6 @@ inline void expect_same(const StepResults& results, const StepResults& expected)
   expect_same_weights(results.weights, expected.weights);
 }
 
-// The gathered weights of all units.
-inline std::vector<torch::Tensor> weights_of(RunResources& resources) {
-  std::vector<torch::Tensor> weights;
-  zero::GatherStall stall;
-  for (const auto& unit : resources.units) {
-    unit->finish_gather(stall);
-    weights.push_back(tensor_over(unit->weights(), resources.plan.compute_dtype).clone());
-    unit->release();
-  }
-  return weights;
-}
-
 // Keeps the run's data, and its swap directory.
 class DeviceRun : public testing::TestWithParam<RunCase> {
  protected:

@@ -50,27 +50,12 @@ class Updates {
                    on_host ? make_run_device(plan_, nullptr)
                            : test::make_stand_in_gpu(offload::kUnlimited)),
         flow_(resources_) {
-    std::vector<Ticket> work;
-    for (std::size_t u = 0; u < plan_.layouts.size(); ++u) {
-      work.push_back(
-          resources_.updater->begin_initialise(u, [](std::uint64_t first, std::span<float> values) {
-            for (std::size_t i = 0; i < values.size(); ++i)
-              values[i] = 1.0F + static_cast<float>((first + i) % 97) / 1000;
-          }));
-    }
-    finish_all(work);
+    test::fill_states(resources_, test::near_one);
     after_initialise_ = resources_.updater->counters();
     for (int step = 1; step <= kSteps; ++step) take_step(step);
   }
 
-  torch::Tensor weights(std::size_t unit) {
-    zero::GatherStall stall;
-    zero::ShardedUnit& of = *resources_.units[unit];
-    of.finish_gather(stall);
-    torch::Tensor copy = tensor_over(of.weights(), plan_.compute_dtype).clone();
-    of.release();
-    return copy;
-  }
+  std::vector<torch::Tensor> weights() { return test::weights_of(resources_); }
   std::size_t units() const { return plan_.layouts.size(); }
   const plan::Plan& plan() const { return plan_; }
   double squared_norm() const { return flow_.squared_norm(); }
@@ -114,10 +99,7 @@ struct Result {
 // Only one Updates exists at a time: each counts LibTorch's tensors against its own budget.
 Result result_of(const Case& each, bool on_host) {
   Updates updates(each, on_host);
-  Result result;
-  for (std::size_t u = 0; u < updates.units(); ++u) result.weights.push_back(updates.weights(u));
-  result.squared_norm = updates.squared_norm();
-  return result;
+  return {updates.weights(), updates.squared_norm()};
 }
 
 TEST_P(DeviceStatesTest, GiveTheBitsOfHostAddressableStates) {

@@ -4,16 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <limits>
 #include <string>
 #include <vector>
 
-#include "device/tensor_bytes.hpp"
 #include "message_of.hpp"
 #include "moved_homes.hpp"
 #include "sluice/base/error.hpp"
-#include "step/gradient_flow.hpp"
+#include "train/step/small_run.hpp"
 
 namespace sluice::train {
 namespace {
@@ -88,50 +85,16 @@ TEST_F(GradientsOnGpu, StayWithoutClippingAndLeaveWithIt) {
 }
 
 // Gradients that are sent by hand. Halves of the master may be on the GPU too.
-class SentGradients : public GradientsOnGpu {
+class SentGradients : public GradientsOnGpu, protected test::FlowRun {
  protected:
   SentGradients()
-      : plan_(with_gradients_on(offload::Tier::device,
-                                plan_of_case({.weights = Home::none,
-                                              .clipping = 0,
-                                              .tied = false,
-                                              .layers = 3,
-                                              .halves_in_weights = GetParam().halves_in_weights}))),
-        resources_(plan_, SwapMode::create, nullptr,
-                   test::make_stand_in_gpu(plan_.planned.tiers.device)),
-        flow_(resources_) {
-    std::vector<Ticket> work;
-    for (std::size_t u = 0; u < plan_.layouts.size(); ++u) {
-      work.push_back(
-          resources_.updater->begin_initialise(u, [](std::uint64_t, std::span<float> values) {
-            std::fill(values.begin(), values.end(), 1.0F);
-          }));
-    }
-    finish_all(work);
-  }
-  // Ones; `bad`: the parameter that gets one NaN.
-  void send(std::size_t unit, const std::string& bad = "") {
-    flow_.begin_unit(unit);
-    const torch::Tensor flat = tensor_over(resources_.units[unit]->gradients(), DType::bf16);
-    for (const zero::ParamLayout& param : plan_.layouts[unit].params) {
-      const auto first = static_cast<std::int64_t>(param.offset_count);
-      flat.narrow(0, first, static_cast<std::int64_t>(param.count)).add_(1.0);
-      if (param.name == bad) flat[first + 7] = std::numeric_limits<float>::quiet_NaN();
-    }
-    flow_.send_unit(unit);
-  }
-  float weight_of(std::size_t unit) {
-    zero::GatherStall stall;
-    resources_.units[unit]->wait_current(stall);
-    const auto home = resources_.units[unit]->weights_home().device_memory();
-    return tensor_over(home, DType::bf16)[0].item<float>();
-  }
-  std::size_t last() const { return plan_.layouts.size() - 1; }
-
-  const UpdateSettings kUpdate{{cpu_adam::AdamConfig{.learning_rate = 0.5}}, {.step = 1}};
-  const plan::Plan plan_;
-  RunResources resources_;
-  GradientFlow flow_;
+      : FlowRun(
+            with_gradients_on(offload::Tier::device,
+                              plan_of_case({.weights = Home::none,
+                                            .clipping = 0,
+                                            .tied = false,
+                                            .layers = 3,
+                                            .halves_in_weights = GetParam().halves_in_weights}))) {}
 };
 
 TEST_P(SentGradients, NameTheParameterThatIsNotFinite) {

@@ -66,12 +66,7 @@ class LateRun : public test::DeviceRun {
     runner.finish_updates();
     commit(resources, progress);
     result.evaluation = *runner.evaluate(data(), 4, [](auto, auto) { return true; });
-    zero::GatherStall stall;
-    for (const auto& unit : resources.units) {
-      unit->finish_gather(stall);
-      result.weights.push_back(tensor_over(unit->weights(), resources.plan.compute_dtype).clone());
-      unit->release();
-    }
+    result.weights = test::weights_of(resources);
     result.device_elements = resources.updater->counters().device_elements;
   }
 

@@ -6,22 +6,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <future>
-#include <limits>
 #include <memory>
 #include <vector>
 
-#include "device/tensor_bytes.hpp"
 #include "message_of.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/mutex.hpp"
 #include "sluice/plan/make_plan.hpp"
 #include "small_run.hpp"
 #include "step/step_end.hpp"
-#include "train/device/stand_in_gpu.hpp"
 
 namespace sluice::train {
 namespace {
@@ -35,48 +30,9 @@ plan::Plan small_plan() {
   return plan::make_plan(config, model, plan::Placement::configured, plan::probe_machine(config));
 }
 
-class GradientFlowTest : public ::testing::Test {
+class GradientFlowTest : public ::testing::Test, protected test::FlowRun {
  protected:
-  GradientFlowTest()
-      : plan_(small_plan()),
-        resources_(test::make_resources(plan_, SwapMode::create)),
-        flow_(resources_) {
-    std::vector<Ticket> work;
-    for (std::size_t u = 0; u < plan_.layouts.size(); ++u) {
-      work.push_back(
-          resources_.updater->begin_initialise(u, [](std::uint64_t, std::span<float> values) {
-            std::fill(values.begin(), values.end(), 1.0F);
-          }));
-    }
-    finish_all(work);
-  }
-
-  std::size_t last() const { return plan_.layouts.size() - 1; }
-
-  // Gradients of 1 for every parameter of the unit, sent; `bad`: the parameter that gets one NaN.
-  void send(std::size_t unit, const std::string& bad = "") {
-    flow_.begin_unit(unit);
-    const torch::Tensor flat = tensor_over(resources_.units[unit]->gradients(), DType::bf16);
-    for (const zero::ParamLayout& param : plan_.layouts[unit].params) {
-      const auto first = static_cast<std::int64_t>(param.offset_count);
-      flat.narrow(0, first, static_cast<std::int64_t>(param.count)).fill_(1.0);
-      if (param.name == bad) flat[first + 7] = std::numeric_limits<float>::quiet_NaN();
-    }
-    flow_.send_unit(unit);
-  }
-
-  // The first weight of a unit, as it is at home.
-  float weight_of(std::size_t unit) {
-    zero::GatherStall stall;
-    resources_.units[unit]->wait_current(stall);
-    const auto home = resources_.units[unit]->weights_home().host_memory();
-    return to_fp32(*reinterpret_cast<const Bf16*>(home.data()));
-  }
-
-  const UpdateSettings kUpdate{{cpu_adam::AdamConfig{.learning_rate = 0.5}}, {.step = 1}};
-  plan::Plan plan_;
-  RunResources resources_;
-  GradientFlow flow_;
+  GradientFlowTest() : FlowRun(small_plan()) {}
 };
 
 TEST_F(GradientFlowTest, UpdatesBeginAsGradientsArrive) {
@@ -222,10 +178,7 @@ TEST(FailedUpdate, HasEndedWhenItsErrorIsThrown) {
   const auto gpu = std::make_shared<HoldingGpu>();
   RunResources resources(plan, SwapMode::create, nullptr, test::make_stand_in_gpu(gpu));
   GradientFlow flow(resources);
-  resources.updater
-      ->begin_initialise(
-          kBlock, [](std::uint64_t, std::span<float> values) { std::ranges::fill(values, 1.0F); })
-      .finish();
+  resources.updater->begin_initialise(kBlock, test::ones).finish();
   flow.begin_step();
   // With an epsilon of 0, an element whose gradient has always been 0 becomes 0 / 0.
   flow.update_immediately({{cpu_adam::AdamConfig{.epsilon = 0}}, {.step = 1}});

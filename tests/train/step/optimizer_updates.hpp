@@ -92,10 +92,7 @@ class OptimizerUpdates {
                    setup.where == Where::stand_in_gpu ? make_stand_in_gpu(offload::kUnlimited)
                                                       : make_run_device(plan_, nullptr)),
         flow_(resources_) {
-    std::vector<Ticket> work;
-    for (std::size_t u = 0; u < plan_.layouts.size(); ++u)
-      work.push_back(resources_.updater->begin_initialise(u, first_values));
-    finish_all(work);
+    fill_states(resources_, first_values);
   }
 
   const plan::Plan& plan() const { return plan_; }
@@ -130,14 +127,7 @@ class OptimizerUpdates {
     flow_.finish_updates(stall);
   }
 
-  torch::Tensor weights(std::size_t unit) {
-    zero::GatherStall stall;
-    zero::ShardedUnit& of = *resources_.units[unit];
-    of.finish_gather(stall);
-    torch::Tensor copy = tensor_over(of.weights(), plan_.compute_dtype).clone();
-    of.release();
-    return copy;
-  }
+  torch::Tensor weights(std::size_t unit) { return gathered_weights(resources_, unit); }
 
  private:
   static plan::Plan plan_of(const UpdateSetup& setup, const std::string& directory) {

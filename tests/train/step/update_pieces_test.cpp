@@ -60,15 +60,7 @@ class Updates {
  public:
   explicit Updates(const config::TrainConfig& config)
       : plan_(plan_of(config)), resources_(test::make_resources(plan_, SwapMode::create)) {
-    std::vector<Ticket> work;
-    for (std::size_t u = 0; u < units(); ++u) {
-      work.push_back(
-          updater().begin_initialise(u, [](std::uint64_t first, std::span<float> values) {
-            for (std::size_t i = 0; i < values.size(); ++i)
-              values[i] = 1.0F + static_cast<float>((first + i) % 97) / 1000;
-          }));
-    }
-    finish_all(work);
+    test::fill_states(resources_, test::near_one);
     for (std::size_t u = 0; u < units(); ++u) {
       const auto gradient = this->gradient(u);
       for (std::size_t i = 0; i < gradient.size(); ++i)
