@@ -7,8 +7,6 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <string>
 #include <thread>
@@ -16,6 +14,7 @@
 
 #include "captured_log.hpp"
 #include "file_limit.hpp"
+#include "file_text.hpp"
 #include "in_child.hpp"
 #include "sluice/base/error.hpp"
 #include "temp_dir.hpp"
@@ -26,19 +25,12 @@ namespace {
 
 using std::chrono::microseconds;
 using test::CapturedLog;
+using test::file_text;
 using test::FileLimit;
 using test::read_trace;
 using test::TempDir;
 using test::TraceEvent;
-
-std::string text_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-void write_text(const std::string& path, const std::string& text) {
-  std::ofstream(path, std::ios::binary) << text;
-}
+using test::write_file;
 
 TEST(Trace, IsAnArrayOfEventsWithNamedRowsInTheOrderOfTheirMaking) {
   const TempDir dir;
@@ -277,10 +269,10 @@ TEST(Trace, DropsAndCountsWhatComesFasterThanTheFileTakesIt) {
 TEST(Trace, RefusesToReplaceWhatIsNoTrace) {
   const TempDir dir;
   const std::string path = dir.file("notes.txt");
-  write_text(path, "my notes");
+  write_file(path, "my notes");
   EXPECT_THROW(check_trace_path(path), InvalidArgument);
   EXPECT_THROW(Trace(path, Trace::Old::replace), InvalidArgument);
-  EXPECT_EQ(text_of(path), "my notes");
+  EXPECT_EQ(file_text(path), "my notes");
   EXPECT_THROW(check_trace_path(dir.path()), InvalidArgument);
   const std::string pipe = dir.file("pipe");
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);

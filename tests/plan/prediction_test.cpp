@@ -9,10 +9,10 @@
 
 #include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <numeric>
 
+#include "file_text.hpp"
 #include "plans.hpp"
 #include "temp_dir.hpp"
 
@@ -254,14 +254,13 @@ TEST(Rates, AFileOfSomethingElseHoldsNoneAndIsNotReplaced) {
   const test::TempDir directory;
   const std::string path = directory.file("rates.json");
   save_rates(path, "a", {compute_only(), "today"});
-  std::ifstream file(path);
-  const std::string whole{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const std::string whole = test::file_text(path);
   for (const std::string& text :
        {std::string(), std::string("[]"), std::string("{\"sluice_rates\": [1, {\"key\": 3}]}"),
         std::string(100000, '['), whole.substr(0, whole.size() / 2),
         std::string(R"({"sluice_rates": [{"key": "a", "measured": "x", "rates": {}}]})"),
         std::string(R"({"sluice_rates": [{"key": "a", "measured": "x", "rates": 7}]})")}) {
-    std::ofstream(path, std::ios::trunc) << text;
+    test::write_file(path, text);
     EXPECT_FALSE(load_rates(path, "a").has_value()) << text.substr(0, 80);
     if (!text.empty() && !(text.starts_with("{\"sluice_rates\"") && text.back() == '}')) {
       EXPECT_THROW(save_rates(path, "b", {compute_only(), "today"}), InvalidArgument);

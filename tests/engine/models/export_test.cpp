@@ -8,8 +8,8 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 
+#include "file_text.hpp"
 #include "in_child.hpp"
 #include "message_of.hpp"
 #include "rank_states.hpp"
@@ -21,14 +21,10 @@ namespace sluice::models::test {
 namespace {
 
 namespace fs = std::filesystem;
+using sluice::test::file_text;
 using sluice::test::TempDir;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-std::string bytes_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 TEST(Export, MergesTheRanks) {
   TempDir out;
@@ -40,9 +36,9 @@ TEST(Export, MergesTheRanks) {
     EXPECT_EQ(result.step, 2);
     EXPECT_EQ(result.parameters, 1'003'000U + 77 + 100);
   }
-  EXPECT_FALSE(bytes_of(out.file("1")).empty());
-  EXPECT_EQ(bytes_of(out.file("2")), bytes_of(out.file("1")));
-  EXPECT_EQ(bytes_of(out.file("3")), bytes_of(out.file("1")));
+  EXPECT_FALSE(file_text(out.file("1")).empty());
+  EXPECT_EQ(file_text(out.file("2")), file_text(out.file("1")));
+  EXPECT_EQ(file_text(out.file("3")), file_text(out.file("1")));
 }
 
 TEST(Export, RefusesToWriteAmongTheFilesOfARank) {
@@ -72,14 +68,14 @@ TEST(Export, RefusesToReplaceAFileOfAnotherRunOrSomethingElseThanWeights) {
   const std::string lines = other.file("steps.jsonl");
   std::ofstream(lines) << "{\"step\":1}\n";
   const auto refuse = [&](const std::string& path, const std::string& why) {
-    const std::string before = bytes_of(path);
+    const std::string before = file_text(path);
     for (const std::uint64_t most_bytes : {0U, 720U}) {
       EXPECT_THAT(sluice::test::message_of<InvalidArgument>([&] {
                     export_weights(run.path(), path, {DType::fp32, most_bytes}, {});
                   }),
                   HasSubstr(path + ": " + why));
     }
-    EXPECT_EQ(bytes_of(path), before) << path;
+    EXPECT_EQ(file_text(path), before) << path;
   };
   for (const std::string& path : {other.file("ranks.json"), other.file("rank0-of-2/manifest.json"),
                                   checkpoint + "/manifest.json", checkpoint + "/states.0.swap",
@@ -120,10 +116,10 @@ TEST(Export, RefusesToReplaceAnIndexOfSomethingElse) {
     } catch (const InvalidArgument& error) {
       EXPECT_THAT(error.what(), HasSubstr(index + ": holds something else than an index"));
     }
-    EXPECT_EQ(bytes_of(index), text);
+    EXPECT_EQ(file_text(index), text);
   }
   export_weights(run.path(), path, DType::fp32, {});
-  EXPECT_EQ(bytes_of(index), "{\"weight_map\": 1}") << "one file has no index";
+  EXPECT_EQ(file_text(index), "{\"weight_map\": 1}") << "one file has no index";
   fs::remove(index);
   fs::create_directory(index);
   EXPECT_THROW(export_weights(run.path(), path, in_two_files, {}), InvalidArgument);
@@ -184,16 +180,16 @@ TEST(Export, LeavesNoIndexOfOldAndNewFilesWhenItIsCutShort) {
   const std::string path = out.file("model.safetensors");
   const ExportOptions options{DType::fp32, 720};
   const ExportResult old_export = export_weights(old_run.path(), path, options, {});
-  const std::string old_first = bytes_of(old_export.paths[0]);
-  const std::string old_second = bytes_of(old_export.paths[1]);
+  const std::string old_first = file_text(old_export.paths[0]);
+  const std::string old_second = file_text(old_export.paths[1]);
   const std::string draft = old_export.paths[1] + ".partial-" + std::to_string(::getpid());
   EXPECT_THROW(export_weights(new_run.path(), path, options,
                               [&](std::uint64_t done, std::uint64_t all) {
                                 if (done == all) fs::remove(draft);
                               }),
                IoError);
-  EXPECT_NE(bytes_of(old_export.paths[0]), old_first);
-  EXPECT_EQ(bytes_of(old_export.paths[1]), old_second);
+  EXPECT_NE(file_text(old_export.paths[0]), old_first);
+  EXPECT_EQ(file_text(old_export.paths[1]), old_second);
   EXPECT_FALSE(fs::exists(path + ".index.json"));
 }
 
@@ -211,9 +207,9 @@ TEST(Export, KeepsAnEarlierExportUntilAllIsSynced) {
     return files.paths();
   };
   const std::vector<std::string> paths = write(1.0F, 4);
-  const std::string first = bytes_of(paths[0]);
+  const std::string first = file_text(paths[0]);
   EXPECT_THROW(write(2.0F, 3), InvalidArgument);
-  EXPECT_EQ(bytes_of(paths[0]), first);
+  EXPECT_EQ(file_text(paths[0]), first);
   EXPECT_TRUE(fs::exists(path + ".index.json"));
 }
 

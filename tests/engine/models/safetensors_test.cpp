@@ -10,6 +10,7 @@
 #include <fstream>
 #include <numeric>
 
+#include "file_text.hpp"
 #include "message_of.hpp"
 #include "sluice/base/error.hpp"
 #include "temp_dir.hpp"
@@ -32,11 +33,6 @@ std::string build_file(const test::TempDir& dir, const std::string& header,
   }
   out << header << data;
   return path;
-}
-
-std::string slurp(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
 std::vector<float> all_of(const SafetensorsReader& reader, const std::string& name,
@@ -144,8 +140,8 @@ TEST(SafetensorsReader, AHeaderNestedWithoutEndIsAStorageError) {
 
 TEST(SafetensorsReader, ALengthThatTheFileDoesNotHaveIsAStorageError) {
   const test::TempDir dir;
-  const std::string good =
-      slurp(build_file(dir, R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "1234"));
+  const std::string good = test::file_text(
+      build_file(dir, R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "1234"));
   const auto damaged = [&](const std::string& bytes) {
     const std::string path = dir.file("damaged");
     std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
@@ -170,7 +166,7 @@ TEST(SafetensorsWriter, TheHeaderIsExactAndDataStartAtEight) {
   writer.write_fp32(0, 0, std::array<float, 2>{1.0F, 1.5F});
   EXPECT_FALSE(std::filesystem::exists(path));
   writer.finish();
-  const std::string bytes = slurp(path);
+  const std::string bytes = test::file_text(path);
   std::uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, bytes.data(), 8);
   EXPECT_EQ(header_bytes % 8, 0U);
@@ -233,7 +229,7 @@ TEST(SafetensorsWriter, AnExportThatFailsLeavesNothingAndTouchesNothing) {
     SafetensorsWriter writer(path, {{"w", {4}}}, DType::fp32);
     writer.write_fp32(0, 0, std::array<float, 2>{1.0F, 2.0F});
   }
-  EXPECT_EQ(slurp(path), "what was there");
+  EXPECT_EQ(test::file_text(path), "what was there");
   std::size_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(dir.path())) {
     files += entry.is_regular_file() ? 1U : 0U;

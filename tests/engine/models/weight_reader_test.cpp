@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 
+#include "file_text.hpp"
 #include "message_of.hpp"
 #include "sluice/base/error.hpp"
 #include "temp_dir.hpp"
@@ -27,10 +27,6 @@ void write_tensor(const std::string& path, const std::string& name, float value)
   writer.finish();
 }
 
-void write_text(const std::string& path, const std::string& text) {
-  std::ofstream(path) << text;
-}
-
 // Two files, a.safetensors with "a" and b.safetensors with "b", and an index.
 class WeightFolder : public testing::Test {
  protected:
@@ -41,7 +37,8 @@ class WeightFolder : public testing::Test {
   }
   std::string file(const std::string& name) const { return dir_.file(name); }
   void write_index(const std::string& map) const {
-    write_text(file(kIndex), R"({"metadata": {"total_size": 16}, "weight_map": {)" + map + "}}");
+    test::write_file(file(kIndex),
+                     R"({"metadata": {"total_size": 16}, "weight_map": {)" + map + "}}");
   }
   std::string refusal(const std::string& path) const {
     return sluice::test::message_of<StorageError>([&] { const WeightReader reader(path); });
@@ -98,9 +95,9 @@ TEST_F(WeightFolder, AnIndexThatDoesNotFitIsNamed) {
   }
   write_index(R"("a": 1)");
   EXPECT_THAT(refusal(file(kIndex)), HasSubstr("tensor a"));
-  write_text(file(kIndex), R"({"weight_map": [)");
+  test::write_file(file(kIndex), R"({"weight_map": [)");
   EXPECT_THAT(refusal(file(kIndex)), HasSubstr("the index is no valid JSON"));
-  write_text(file(kIndex), "{}");
+  test::write_file(file(kIndex), "{}");
   EXPECT_THAT(refusal(file(kIndex)), HasSubstr("no object \"weight_map\""));
   std::filesystem::resize_file(file(kIndex), 1U << 30U);
   EXPECT_THAT(refusal(file(kIndex)), HasSubstr("far more than such a file takes"));
@@ -110,7 +107,7 @@ TEST_F(WeightFolder, AnIndexThatDoesNotFitIsNamed) {
 }
 
 TEST_F(WeightFolder, ADamagedFileOfTheIndexIsNamed) {
-  write_text(file("b.safetensors"), "cut");
+  test::write_file(file("b.safetensors"), "cut");
   EXPECT_THAT(refusal(dir_.path()), HasSubstr(file("b.safetensors")));
 }
 

@@ -6,11 +6,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
+#include "file_text.hpp"
 #include "moved_homes.hpp"
 #include "saved/checkpoint.hpp"
 #include "saved/find_source.hpp"
@@ -79,8 +78,7 @@ class HalvesInWeights : public test::MovedHomes {
     writer.finish(progress);
     const std::vector<models::Checkpoint> found = models::list_checkpoints(folder());
     EXPECT_EQ(found.size(), 1U);
-    std::ifstream states(found.front().path + "/states.0.swap", std::ios::binary);
-    return {std::istreambuf_iterator<char>(states), {}};
+    return sluice::test::file_text(found.front().path + "/states.0.swap");
   }
   // The two steps after the checkpoint.
   StepResults resume(plan::Plan plan) const {

@@ -5,10 +5,10 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
+#include "file_text.hpp"
 #include "run/initial_weights.hpp"
 #include "saved/checkpoint.hpp"
 #include "saved/checkpoint_directory.hpp"
@@ -78,8 +78,7 @@ class BothLoops : public testing::TestWithParam<Case> {
                            256);
   }
   static std::string states_in(const std::string& checkpoints) {
-    std::ifstream file(models::newest_checkpoint(checkpoints) + "/states.0.swap", std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
+    return sluice::test::file_text(models::newest_checkpoint(checkpoints) + "/states.0.swap");
   }
 
   Course run_program(const Case& each) {

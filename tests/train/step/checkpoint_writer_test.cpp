@@ -8,8 +8,6 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <span>
@@ -20,6 +18,7 @@
 
 #include "captured_log.hpp"
 #include "checkpoint_drive.hpp"
+#include "file_text.hpp"
 #include "saved/checkpoint.hpp"
 #include "saved/saved_state.hpp"
 #include "sluice/base/error.hpp"
@@ -92,10 +91,8 @@ class CheckpointWriting : public test::DeviceRun {
       train(resources, runner, writer, result);
       EXPECT_LE(resources.host_pool->usage().peak_live_bytes, plan.planned.tiers.host);
     }
-    for (const models::Checkpoint& found : models::list_checkpoints(folder())) {
-      std::ifstream states(found.path + "/states.0.swap", std::ios::binary);
-      result.states[found.step] = {std::istreambuf_iterator<char>(states), {}};
-    }
+    for (const models::Checkpoint& found : models::list_checkpoints(folder()))
+      result.states[found.step] = sluice::test::file_text(found.path + "/states.0.swap");
     return result;
   }
   void train(RunResources& resources, StepRunner& runner, CheckpointWriter& writer,
