@@ -69,14 +69,6 @@ class NvmeDirectory : public offload::test::SwapStoreTest {
     fs::create_directory(offload::checkpoint_draft_path(dir_.path(), 15));
     write_file(dir_.file("step-00000015.tmp/states.0.swap"), std::string(10'000, 'x'));
   }
-  std::vector<std::string> names_there() const {
-    std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(dir_.path())) {
-      names.push_back(entry.path().filename());
-    }
-    std::sort(names.begin(), names.end());
-    return names;
-  }
   const std::string slot_ = dir_.file("states.0.swap");
 };
 

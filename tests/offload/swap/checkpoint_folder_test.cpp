@@ -102,29 +102,10 @@ class CheckpointsTest : public SwapStoreTest {
     write_text(folder + "/lock", "12345      \n");
     write_text(folder + "/states.0.swap", std::string(10'000, 'x'));
   }
-  // Names of the files and folders that were, or would be, removed.
-  std::vector<std::string> clean(CleanScope scope, CleanMode mode = CleanMode::remove) {
-    report_ = clean_directory(dir_.path(), scope, mode);
-    std::vector<std::string> names;
-    for (const RemovableFile& file : report_.files) {
-      names.push_back(fs::path(file.path).filename());
-    }
-    return names;
-  }
-  static std::vector<std::string> names_in(const std::string& directory) {
-    std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(directory)) {
-      names.push_back(entry.path().filename());
-    }
-    std::sort(names.begin(), names.end());
-    return names;
-  }
-  std::vector<std::string> names_there() const { return names_in(dir_.path()); }
   std::vector<std::string> below(const std::string& name) const {
     return names_in(dir_.file(name));
   }
 
-  CleanReport report_;
   const std::string draft_ = "step-00000015.tmp";
 };
 

@@ -44,30 +44,11 @@ class SwapDirectoryTest : public SwapStoreTest {
     nvme::IoEngine engine(std::move(backend), kSmallBlocks);
     return check(engine);
   }
-  // Names of the files that were, or would be, removed.
-  std::vector<std::string> clean(CleanScope scope, CleanMode mode = CleanMode::remove) {
-    report_ = clean_directory(dir_.path(), scope, mode);
-    std::vector<std::string> names;
-    for (const RemovableFile& file : report_.files) {
-      names.push_back(fs::path(file.path).filename());
-    }
-    return names;
-  }
-  std::vector<std::string> names_there() const {
-    std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(dir_.path())) {
-      names.push_back(entry.path().filename());
-    }
-    std::sort(names.begin(), names.end());
-    return names;
-  }
   void leave_everything_a_dead_run_leaves() {
     write_text(dir_.file("scratch.spill.swap"), std::string(10'000, 'x'));
     write_text(dir_.file("manifest.json.tmp"), "{\"form");
     write_text(dir_.file(std::string(nvme::kBenchFileName)), std::string(5'000, 'x'));
   }
-
-  CleanReport report_;
 };
 
 TEST_F(SwapDirectoryTest, ARanksFolderMayBeALinkWhichStays) {

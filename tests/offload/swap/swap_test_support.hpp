@@ -7,15 +7,18 @@
 
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "file_text.hpp"
 #include "nvme/nvme_test_support.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/nvme/io_engine.hpp"
+#include "sluice/offload/swap_directory.hpp"
 #include "sluice/offload/swap_store.hpp"
 #include "temp_dir.hpp"
 
@@ -23,6 +26,7 @@ namespace sluice::offload::test {
 
 using nvme::message_of;
 using nvme::same_bytes;
+using sluice::test::names_in;
 using sluice::test::TempDir;
 
 // Blocks smaller than a chunk, so that a chunk is several requests.
@@ -127,8 +131,19 @@ class SwapStoreTest : public ::testing::Test {
     store->commit(step, metadata);
   }
 
+  // Names of the files and folders that were, or would be, removed.
+  std::vector<std::string> clean(CleanScope scope, CleanMode mode = CleanMode::remove) {
+    report_ = clean_directory(dir_.path(), scope, mode);
+    std::vector<std::string> names;
+    for (const RemovableFile& file : report_.files)
+      names.push_back(std::filesystem::path(file.path).filename());
+    return names;
+  }
+  std::vector<std::string> names_there() const { return names_in(dir_.path()); }
+
   TempDir dir_;
   std::unique_ptr<nvme::IoEngine> engine_ = make_engine();
+  CleanReport report_;
 };
 
 }  // namespace sluice::offload::test
