@@ -9,6 +9,7 @@
 #include <functional>
 #include <thread>
 
+#include "rank_numbers.hpp"
 #include "rank_units.hpp"
 #include "sluice/base/error.hpp"
 #include "wait_until_blocked.hpp"
@@ -188,54 +189,41 @@ TEST(ShardedUnit, AKeptGradientBufferIsUsedByEveryStep) {
   }
 }
 
-TEST(ShardedUnit, RanksGatherEachOthersShardsAndReduceTheirGradients) {
-  constexpr int kRanks = 3;
-  const UnitLayout layout = layout_of("u", 10000, kRanks);
-  auto main = make_thread_communicators(kRanks);
-  auto gather = make_thread_communicators(kRanks);
-  std::vector<std::thread> threads;
-  for (int r = 0; r < kRanks; ++r) {
-    threads.emplace_back([&, r] {
-      const auto index = static_cast<std::size_t>(r);
-      Rank rank(std::move(main[index]), std::move(gather[index]));
-      const auto unit = rank.unit(layout);
-      for (float& value : floats(rank, unit->weights_home())) value = static_cast<float>(r);
-      GatherStall stall;
-      unit->finish_gather(stall);
-      const auto weights = floats(rank, unit->weights());
-      const std::size_t shard = layout.flat_count / kRanks;
-      for (int other = 0; other < kRanks; ++other) {
-        EXPECT_EQ(weights[static_cast<std::size_t>(other) * shard], static_cast<float>(other));
-      }
-      double waited = 0;
-      for (int round = 1; round <= 2; ++round) {
-        set_zero(rank, unit->begin_accumulate());
-        unit->restore_accumulated(waited);
-        for (float& value : floats(rank, unit->gradients())) value += static_cast<float>(r + 1);
-        unit->begin_reduce_home();
-        unit->finish_reduce(waited);
-        EXPECT_EQ(floats(rank, unit->gradients_home())[0], 6.0F * static_cast<float>(round));
-      }
-      rank.communicator->barrier();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
-
 // Runs `body` on each rank's thread.
 void on_ranks(int ranks, const std::function<void(Rank&, int)>& body) {
   auto main = make_thread_communicators(ranks);
   auto gather = make_thread_communicators(ranks);
-  std::vector<std::thread> threads;
-  for (int r = 0; r < ranks; ++r) {
-    threads.emplace_back([&, r] {
-      const auto index = static_cast<std::size_t>(r);
-      Rank rank(std::move(main[index]), std::move(gather[index]));
-      body(rank, r);
-      rank.communicator->barrier();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  test::on_threads(main, [&](Communicator& communicator) {
+    const auto index = static_cast<std::size_t>(communicator.rank());
+    Rank rank(std::move(main[index]), std::move(gather[index]));
+    body(rank, communicator.rank());
+    communicator.barrier();
+  });
+}
+
+TEST(ShardedUnit, RanksGatherEachOthersShardsAndReduceTheirGradients) {
+  constexpr int kRanks = 3;
+  const UnitLayout layout = layout_of("u", 10000, kRanks);
+  on_ranks(kRanks, [&](Rank& rank, int r) {
+    const auto unit = rank.unit(layout);
+    for (float& value : floats(rank, unit->weights_home())) value = static_cast<float>(r);
+    GatherStall stall;
+    unit->finish_gather(stall);
+    const auto weights = floats(rank, unit->weights());
+    const std::size_t shard = layout.flat_count / kRanks;
+    for (int other = 0; other < kRanks; ++other) {
+      EXPECT_EQ(weights[static_cast<std::size_t>(other) * shard], static_cast<float>(other));
+    }
+    double waited = 0;
+    for (int round = 1; round <= 2; ++round) {
+      set_zero(rank, unit->begin_accumulate());
+      unit->restore_accumulated(waited);
+      for (float& value : floats(rank, unit->gradients())) value += static_cast<float>(r + 1);
+      unit->begin_reduce_home();
+      unit->finish_reduce(waited);
+      EXPECT_EQ(floats(rank, unit->gradients_home())[0], 6.0F * static_cast<float>(round));
+    }
+  });
 }
 
 // Rank 0 of two, whose calls end when the test says so.

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine_support.hpp"
 #include "file_text.hpp"
 #include "run/initial_weights.hpp"
 #include "saved/checkpoint.hpp"
@@ -158,16 +159,12 @@ class BothLoops : public testing::TestWithParam<Case> {
   const sluice::test::TempDir dir_;
 };
 
-bool same_bits(const std::vector<double>& a, const std::vector<double>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
-}
-
 TEST_P(BothLoops, HaveTheSameBits) {
   const Course program = run_program(GetParam());
   const Course engine = run_engine(GetParam());
-  EXPECT_TRUE(same_bits(program.losses, engine.losses))
+  EXPECT_TRUE(sluice::test::same_bits(program.losses, engine.losses))
       << testing::PrintToString(program.losses) << testing::PrintToString(engine.losses);
-  EXPECT_TRUE(same_bits(program.norms, engine.norms))
+  EXPECT_TRUE(sluice::test::same_bits(program.norms, engine.norms))
       << testing::PrintToString(program.norms) << testing::PrintToString(engine.norms);
   EXPECT_EQ(program.updated, engine.updated);
   EXPECT_FALSE(program.states.empty());

@@ -72,6 +72,18 @@ class CheckpointWriting : public test::DeviceRun {
     if (each.halves_in_weights) test::leave_halves_to_weights(plan);
     return plan;
   }
+  // A run in host memory before its first step. Its checkpoints go to `folder`.
+  struct BegunRun {
+    BegunRun(plan::Plan of, const std::string& folder)
+        : plan(std::move(of)), resources(test::make_resources(plan, SwapMode::create)) {
+      std::filesystem::create_directory(folder);
+      initialise_states(resources, kSeed, std::nullopt);
+      begin_progress(progress, *resources.communicator);
+    }
+    const plan::Plan plan;
+    RunResources resources;
+    Progress progress;
+  };
   std::string folder() const { return file("checkpoints"); }
 
   Result run(const RunCase& each, const Checkpoints& checkpoints, bool on_gpu, Drive& drive) const {
@@ -224,35 +236,25 @@ TEST_F(CheckpointWriting, StrictEndsTheRunWithTheDrivesError) {
 
 // As when an error ends the run: the checkpoint is whole when the writer is gone.
 TEST_F(CheckpointWriting, IsEndedByTheDestructor) {
-  std::filesystem::create_directory(folder());
-  const plan::Plan plan = plan_with({}, {.every = 1}, false);
-  RunResources resources = test::make_resources(plan, SwapMode::create);
-  initialise_states(resources, kSeed, std::nullopt);
-  Progress progress;
-  begin_progress(progress, *resources.communicator);
+  BegunRun begun(plan_with({}, {.every = 1}, false), folder());
   {
     Drive drive;
     drive.slow = true;
-    CheckpointWriter writer(resources, io_over(drive));
-    writer.begin(progress, {.seed = kSeed, .settings = {}}, folder());
+    CheckpointWriter writer(begun.resources, io_over(drive));
+    writer.begin(begun.progress, {.seed = kSeed, .settings = {}}, folder());
   }
   EXPECT_EQ(models::list_checkpoints(folder()).size(), 1U);
 }
 
 TEST_F(CheckpointWriting, TheDestructorTellsOfOneThatFailed) {
-  std::filesystem::create_directory(folder());
-  const plan::Plan plan = plan_with({}, {.every = 1}, false);
-  RunResources resources = test::make_resources(plan, SwapMode::create);
-  initialise_states(resources, kSeed, std::nullopt);
-  Progress progress;
-  begin_progress(progress, *resources.communicator);
+  BegunRun begun(plan_with({}, {.every = 1}, false), folder());
   sluice::test::CapturedLog log;
   {
     Drive drive;
     drive.fault.op = nvme::IoOp::write;
     drive.fault.requests_until = 3;
-    CheckpointWriter writer(resources, io_over(drive));
-    writer.begin(progress, {.seed = kSeed, .settings = {}}, folder());
+    CheckpointWriter writer(begun.resources, io_over(drive));
+    writer.begin(begun.progress, {.seed = kSeed, .settings = {}}, folder());
   }
   EXPECT_TRUE(log.contains("the checkpoint of step 0 is missing: "));
   EXPECT_TRUE(std::filesystem::is_empty(folder()));
@@ -262,20 +264,16 @@ TEST_F(CheckpointWriting, TheDestructorTellsOfOneThatFailed) {
 // the unit has a copy, or else those of other units.
 TEST_F(CheckpointWriting, AFailedOneEndsWhenItsOtherWritesHave) {
   for (const std::uint64_t copied : {0U, 100U}) {
-    std::filesystem::create_directory(folder());
     const ByteBudget copies{ByteBudget::Kind::percent, copied};
-    const plan::Plan plan = plan_with({}, {.every = 1, .copies = copies}, false);
-    RunResources resources = test::make_resources(plan, SwapMode::create);
-    initialise_states(resources, kSeed, std::nullopt);
-    Progress progress;
-    begin_progress(progress, *resources.communicator);
+    BegunRun begun(plan_with({}, {.every = 1, .copies = copies}, false), folder());
     Drive drive;
     drive.fault.op = nvme::IoOp::write;
     drive.fault.requests_until = 0;
     drive.answers = false;
-    drive.answered_writes = copied == 0 ? static_cast<int>(plan.state_format.part_count()) : 1;
-    CheckpointWriter writer(resources, io_over(drive));
-    writer.begin(progress, {.seed = kSeed, .settings = {}}, folder());
+    drive.answered_writes =
+        copied == 0 ? static_cast<int>(begun.plan.state_format.part_count()) : 1;
+    CheckpointWriter writer(begun.resources, io_over(drive));
+    writer.begin(begun.progress, {.seed = kSeed, .settings = {}}, folder());
     const auto begin = std::chrono::steady_clock::now();
     while (drive.held == 0) {
       ASSERT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
@@ -287,10 +285,10 @@ TEST_F(CheckpointWriting, AFailedOneEndsWhenItsOtherWritesHave) {
       drive.answers = true;
     });
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    EXPECT_NO_THROW(writer.poll(progress)) << "its writes are under way";
+    EXPECT_NO_THROW(writer.poll(begun.progress)) << "its writes are under way";
     EXPECT_EQ(writer.writing(), 0);
     answer.join();
-    EXPECT_THROW(writer.finish(progress), IoError);
+    EXPECT_THROW(writer.finish(begun.progress), IoError);
     EXPECT_TRUE(std::filesystem::is_empty(folder()));
   }
 }
@@ -338,17 +336,13 @@ TEST_F(CheckpointWriting, AnotherRanksErrorEndsItAfterItsOwnWork) {
 
 // Every unit has a copy, so nobody but the writer waits for the files.
 TEST_F(CheckpointWriting, FilesThatCannotBeMadeCostTheCheckpoint) {
-  std::filesystem::create_directory(folder());
-  const plan::Plan plan = plan_with({}, {.every = 1}, false);
-  RunResources resources = test::make_resources(plan, SwapMode::create);
-  initialise_states(resources, kSeed, std::nullopt);
-  Progress progress;
-  begin_progress(progress, *resources.communicator);
-  CheckpointWriter writer(
-      resources, []() -> std::unique_ptr<nvme::IoEngine> { throw InvalidArgument("no queue"); });
-  writer.begin(progress, {.seed = kSeed, .settings = {}}, folder());
+  BegunRun begun(plan_with({}, {.every = 1}, false), folder());
+  CheckpointWriter writer(begun.resources, []() -> std::unique_ptr<nvme::IoEngine> {
+    throw InvalidArgument("no queue");
+  });
+  writer.begin(begun.progress, {.seed = kSeed, .settings = {}}, folder());
   // As an error of the drive, which the run goes on after.
-  EXPECT_THROW(writer.finish(progress), StorageError);
+  EXPECT_THROW(writer.finish(begun.progress), StorageError);
   EXPECT_TRUE(std::filesystem::is_empty(folder()));
 }
 

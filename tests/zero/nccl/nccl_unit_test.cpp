@@ -83,6 +83,17 @@ class NcclUnits : public testing::Test {
       threads.emplace_back([&, rank] { body(*each[rank], rank); });
     for (std::thread& thread : threads) thread.join();
   }
+  // Backward of this rank, which ends when `gate` is open. Each gradient is the index + 0.5.
+  void begin_late_backward(Rank& rank, std::size_t index, const Gate& gate) {
+    const offload::DeviceSpan gradients = rank.unit.begin_accumulate();
+    ranks.cuda->launch(ranks.streams[index], [this, gradients, index, wait = gate.waiter()] {
+      wait();
+      const std::vector<float> values(gradients.size_bytes() / sizeof(float),
+                                      static_cast<float>(index) + 0.5F);
+      std::memcpy(ranks.cuda->as_device(gradients.address()), values.data(),
+                  gradients.size_bytes());
+    });
+  }
 
   UnitLayout layout;
   FakeRanks ranks{kRanks};
@@ -153,14 +164,7 @@ TEST_F(NcclUnits, AreGatheredOnceTheirMemoryIsUnused) {
 TEST_F(NcclUnits, AreReducedByAWorkerOnceTheGradientsHaveBeenComputed) {
   on_ranks([&](Rank& rank, std::size_t index) {
     Gate gate;
-    const offload::DeviceSpan gradients = rank.unit.begin_accumulate();
-    ranks.cuda->launch(ranks.streams[index], [&, gradients, index, wait = gate.waiter()] {
-      wait();
-      const std::vector<float> values(gradients.size_bytes() / sizeof(float),
-                                      static_cast<float>(index) + 0.5F);
-      std::memcpy(ranks.cuda->as_device(gradients.address()), values.data(),
-                  gradients.size_bytes());
-    });
+    begin_late_backward(rank, index, gate);
     rank.unit.begin_reduce_home([](offload::DeviceSpan) {});
     give_time_for_mistakes();
     gate.open();
@@ -176,15 +180,7 @@ TEST_F(NcclUnits, AreReducedOnceTheGradientsHaveBeenComputed) {
   std::array<std::vector<float>, kRanks> sums;
   std::thread reduction([&] {
     on_ranks([&](Rank& rank, std::size_t index) {
-      const offload::DeviceSpan gradients = rank.unit.begin_accumulate();
-      // Backward, which is late.
-      ranks.cuda->launch(ranks.streams[index], [&, gradients, index, wait = gate.waiter()] {
-        wait();
-        const std::vector<float> values(gradients.size_bytes() / sizeof(float),
-                                        static_cast<float>(index) + 0.5F);
-        std::memcpy(ranks.cuda->as_device(gradients.address()), values.data(),
-                    gradients.size_bytes());
-      });
+      begin_late_backward(rank, index, gate);
       rank.unit.begin_reduce_home(
           [&](offload::DeviceSpan shard) { sums[index] = rank.content(shard); });
       double stall_seconds = 0;
