@@ -4,10 +4,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 
+#include <vector>
+
+#include "faulty_backend.hpp"
+#include "in_child.hpp"
 #include "nvme_test_support.hpp"
+#include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/nvme/file.hpp"
+#include "sluice/nvme/io_engine.hpp"
 #include "temp_dir.hpp"
 
 // This program has its own statvfs(): every file system has so many blocks, where this is not 0.
@@ -28,7 +35,9 @@ extern "C" int statvfs(const char* path, struct statvfs* info) noexcept {
 namespace sluice::nvme {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(FileSystemKind, SaysWhatIsNotALocalDrive) {
   EXPECT_EQ(file_system_kind(0xEF53).name, "ext4");
@@ -60,6 +69,28 @@ TEST(FreeDiskBytes, OfMoreBlocksThanAnyDriveHasAreTheMost) {
     told_blocks = 0;
     EXPECT_EQ(free, power == 41 ? kUnknownFreeBytes / 2 : kUnknownFreeBytes) << power;
   }
+}
+
+// A file system of so many blocks does not tell how many are free.
+TEST(FreeDiskBytes, ThatAreUnknownAreNoNumberInAMessageOfNoSpace) {
+  const test::TempDir dir;
+  SwapFile file(dir.file("f"), OpenMode::create, DirectIo::off);
+  FaultyOptions options;
+  options.rule = [](const IoRequest&, std::uint64_t) { return Fault::with(-ENOSPC); };
+  IoEngine engine(
+      std::make_unique<FaultyBackend>(make_backend(BackendKind::threads, 8, 1).backend, options),
+      {4096, 8});
+  told_blocks = std::uint64_t{1} << 62U;
+  const std::string written = message_of<IoError>(
+      [&] { engine.begin_write(file, 0, std::vector<std::byte>(4096)).finish(); });
+  const std::string allocated = test::run_in_child([&]() -> std::string {
+    test::deny(__NR_fallocate, ENOSPC);
+    file.allocate(8 * kKiB);
+    return "no error";
+  });
+  told_blocks = 0;
+  for (const std::string& said : {written, allocated})
+    EXPECT_THAT(said, AllOf(HasSubstr("how much is free cannot be told"), Not(HasSubstr("EiB"))));
 }
 
 TEST(FileSystemCaution, OfAnAbsentPathIsAnError) {

@@ -243,8 +243,7 @@ TEST_F(SwapFileTest, AFullDiskIsFoundByAllocateWithNeededAndFreeBytes) {
   const auto too_much = [&] { file.allocate(2 * kMiB); };
   EXPECT_THAT(message_of<IoError>(too_much),
               AllOf(HasSubstr(file.path()), HasSubstr("needed 2.00 MiB"), HasSubstr("had 512 KiB"),
-                    HasSubstr("free on its file system are 512 KiB"),
-                    HasSubstr("No space left on device")));
+                    HasSubstr("; 512 KiB are free;"), HasSubstr("No space left on device")));
   EXPECT_EQ(error_number_of(too_much), ENOSPC);
   EXPECT_EQ(file.size_bytes(), 512 * kKiB);
   EXPECT_EQ(free_disk_bytes(tmpfs.file("f")), 512 * kKiB);
@@ -331,7 +330,7 @@ TEST_F(SwapFileTest, AFullDiskIsFoundByExtendingWithNeededAndFreeBytes) {
   const SwapFile file(tmpfs.file("f"), OpenMode::create, DirectIo::automatic);
   EXPECT_THAT(message_of<IoError>([&] { extend_file(file, 0, 2 * kMiB); }),
               AllOf(HasSubstr(file.path()), HasSubstr("needed 2.00 MiB"),
-                    HasSubstr("free on its file system are 1.00 MiB")));
+                    HasSubstr("; 1.00 MiB are free;")));
 }
 
 TEST_F(SwapFileTest, FreeBytesOfAnAbsentPathAreAnError) {

@@ -162,7 +162,7 @@ def test_a_full_disk_is_found_before_anything_is_written(tmp_path: Path) -> None
     with small_file_system(tmp_path, 4 * MIB):
         handle, path = aio_handle(), tmp_path / "f"
         handle.sync_pwrite(bytes(MIB), path)
-        with pytest.raises(OSError, match=r"needed 8\.00 MiB.*free on its file system are 3\.00 MiB") as caught:
+        with pytest.raises(OSError, match=r"needed 8\.00 MiB.*; 3\.00 MiB are free") as caught:
             handle.sync_pwrite(bytes(8 * MIB), path)
         assert caught.value.errno == errno.ENOSPC
         assert path.stat().st_size == MIB

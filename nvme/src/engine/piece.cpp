@@ -42,18 +42,18 @@ std::uint32_t continuation_bytes(const Piece& piece) {
 // `needed_bytes`: of the transfer that found no space.
 std::string free_space_advice(const std::string& path, std::uint64_t needed_bytes) {
   constexpr std::uint64_t kMuch = 64 * kMiB;
-  std::string advice = "the file system is full";
+  std::uint64_t free_bytes = kUnknownFreeBytes;
   try {
-    const std::uint64_t free_bytes = free_disk_bytes(path);
-    const bool is_known = free_bytes != kUnknownFreeBytes;
-    if (is_known && free_bytes > std::max(16 * needed_bytes, kMuch))
-      return "the system reports no space although " + format_bytes(free_bytes) +
-             " are free: " + kSpaceBesideBytes;
-    advice += ", " + format_bytes(free_bytes) + " are free";
+    free_bytes = free_disk_bytes(path);
   } catch (const IoError&) {
-    advice += ", how much is free cannot be told";
+    // The file system does not tell.
   }
-  return advice + "; free some space or choose another directory";
+  const bool is_much =
+      free_bytes != kUnknownFreeBytes && free_bytes > std::max(16 * needed_bytes, kMuch);
+  return is_much ? "the system reports no space although " + what_is_free(free_bytes) + ": " +
+                       kSpaceBesideBytes
+                 : "the file system is full, " + what_is_free(free_bytes) +
+                       "; free some space or choose another directory";
 }
 
 [[noreturn]] void fail(const Piece& piece, int error_number, const std::string& advice) {

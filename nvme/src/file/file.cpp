@@ -237,7 +237,7 @@ std::string free_space_advice(const std::string& path, std::uint64_t size_bytes,
   const bool is_enough = free_bytes != kUnknownFreeBytes && size_bytes > old_bytes &&
                          size_bytes - old_bytes < free_bytes;
   return "needed " + format_bytes(size_bytes) + ", of which the file had " +
-         format_bytes(old_bytes) + "; free on its file system are " + format_bytes(free_bytes) +
+         format_bytes(old_bytes) + "; " + what_is_free(free_bytes) +
          (is_enough ? ", which is enough: " + std::string(kSpaceBesideBytes)
                     : "; free some space or choose another directory");
 }
