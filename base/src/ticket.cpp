@@ -50,6 +50,13 @@ void call_at_end(const std::function<void()>& call) noexcept {
 
 }  // namespace
 
+Ticket Ticket::ended(std::exception_ptr error) {
+  TicketSource source;
+  Ticket ticket = source.ticket();
+  source.complete(std::move(error));
+  return ticket;
+}
+
 Ticket& Ticket::operator=(Ticket&& other) noexcept {
   if (this != &other) {
     abandon();

@@ -23,7 +23,6 @@ namespace sluice::nvme {
 
 namespace {
 
-constexpr std::uint64_t kPageBytes = 4096;
 constexpr std::uint64_t kWriteBytes = 8 * kMiB;
 constexpr unsigned kCheckedPages = 256;
 

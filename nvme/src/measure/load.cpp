@@ -54,7 +54,7 @@ void LoadResult::add(const LoadResult& other) {
 
 // The longest range that the load takes from the pattern: to write, or to compare samples of reads.
 std::uint64_t pattern_bytes(const LoadPlan& plan) {
-  return plan.written_from_bytes() > 0 ? plan.largest_bytes() : 4096;
+  return plan.written_from_bytes() > 0 ? plan.largest_bytes() : kPageBytes;
 }
 
 // A job is a list of ranges in flight together; for swap, the three states of a tile, which are
@@ -115,7 +115,6 @@ class Load::Impl {
   std::uint64_t memory_bytes() const { return memory_bytes_ + pattern_.memory().size(); }
 
  private:
-  static constexpr std::uint64_t kPageBytes = 4096;
   static constexpr std::size_t kSampleBytes = 64;
   static constexpr std::size_t kSampleStride = 1'234'567'891;  // any large odd number
   struct Job {

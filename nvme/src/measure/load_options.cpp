@@ -14,7 +14,6 @@ namespace sluice::nvme {
 
 namespace {
 
-constexpr std::uint64_t kPageBytes = 4096;
 constexpr std::array<std::string_view, 4> kPatternNames{"read", "write", "mixed", "swap"};
 constexpr std::array<std::string_view, 2> kAccessNames{"sequential", "random"};
 

@@ -10,7 +10,6 @@ namespace sluice::nvme {
 
 namespace {
 
-constexpr std::uint64_t kPageBytes = 4096;
 constexpr std::uint64_t kRangesInFlight = 16;
 constexpr std::uint64_t kFewestTiles = 4;  // reading, touching, writing, spare
 // The load begins more blocks than the queue holds; otherwise the queue would run empty while an

@@ -124,12 +124,8 @@ std::optional<Ticket> CufileReader::begin_read(const FileRange& from, DeviceSpan
   const std::vector<CUfileHandle_t> handles = handles_of(*from.file);
   if (handles.empty()) return std::nullopt;
   std::shared_ptr<Event> reached;
-  if (std::exception_ptr error = error_of([&] { reached = mark_reached(after); })) {
-    TicketSource failed;
-    Ticket ticket = failed.ticket();
-    failed.complete(std::move(error));
-    return ticket;
-  }
+  if (std::exception_ptr error = error_of([&] { reached = mark_reached(after); }))
+    return Ticket::ended(std::move(error));
   std::vector<Ticket> pieces;
   for (std::uint64_t at = 0; at < to.size_bytes();) {
     const auto there = from.file->layout().first_piece(

@@ -82,10 +82,6 @@ std::size_t write_tail(const nvme::SwapFile& file, std::uint64_t offset_bytes,
   return end_bytes - begin;
 }
 
-bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) {
-  return a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
-}
-
 }  // namespace
 
 // The buffer is destroyed with the GIL; by then the ticket has ended.

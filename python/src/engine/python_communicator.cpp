@@ -61,10 +61,7 @@ class PythonCommunicator final : public zero::Communicator {
 
   // Runs the call before it returns: torch.distributed is called with the GIL, by this thread.
   Ticket begin(const zero::HostCall& call) override {
-    TicketSource done;
-    Ticket ticket = done.ticket();
-    done.complete(error_of([&] { run(call); }));
-    return ticket;
+    return Ticket::ended(error_of([&] { run(call); }));
   }
   // torch.distributed ends no call that waits; this rank makes no more.
   void abort(const zero::AbortReason& why) override {

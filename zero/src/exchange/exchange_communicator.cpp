@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "exchange/call_header.hpp"
+#include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/error_of.hpp"
 
@@ -17,10 +18,6 @@ std::vector<int> all_but(int rank, int world_size) {
   for (int other = 0; other < world_size; ++other)
     if (other != rank) others.push_back(other);
   return others;
-}
-
-bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) {
-  return a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
 }
 
 }  // namespace

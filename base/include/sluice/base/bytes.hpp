@@ -17,6 +17,8 @@ inline constexpr std::uint64_t kMiB = 1024 * kKiB;
 inline constexpr std::uint64_t kGiB = 1024 * kMiB;
 // The unit of st_blocks, whatever the file system's block is (stat(2)).
 inline constexpr std::uint64_t kBytesPerStatBlock = 512;
+// A page of memory; direct I/O of whole pages suits every drive.
+inline constexpr std::uint64_t kPageBytes = 4096;
 
 // a + b and a * b. Throw InvalidArgument when the result needs more than 64 bits.
 std::uint64_t checked_add(std::uint64_t a, std::uint64_t b);
@@ -44,6 +46,10 @@ std::uint64_t parse_bytes(std::string_view text);
 template <typename T>
 std::span<const std::byte> bytes_of(std::span<const T> values) {
   return std::as_bytes(values);
+}
+// Whether a byte is in both.
+inline bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) {
+  return a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
 }
 
 }  // namespace sluice

@@ -24,6 +24,8 @@ class Ticket {
  public:
   // An empty ticket: ended, without error.
   Ticket() = default;
+  // A ticket of work that has ended already, with `error`; null means success.
+  static Ticket ended(std::exception_ptr error);
   Ticket(Ticket&& other) noexcept = default;
   Ticket& operator=(Ticket&& other) noexcept;  // first waits for the work it held
   Ticket(const Ticket&) = delete;

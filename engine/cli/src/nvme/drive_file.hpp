@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "sluice/base/bytes.hpp"
 #include "sluice/nvme/file.hpp"
 #include "sluice/nvme/io_backend.hpp"
 #include "terminal/console.hpp"
@@ -17,8 +18,8 @@
 namespace sluice::cli {
 
 struct DriveFileOptions {
-  std::optional<std::uint64_t> size_bytes;  // absent: 1 GiB in a directory, else the whole file
-  std::uint64_t multiple_bytes = 4096;      // the used size is a multiple of it
+  std::optional<std::uint64_t> size_bytes;    // absent: 1 GiB in a directory, else the whole file
+  std::uint64_t multiple_bytes = kPageBytes;  // the used size is a multiple of it
   // The option that writes to the file, for the message ("--op swap"); empty: the file is only
   // read.
   std::string written_by;

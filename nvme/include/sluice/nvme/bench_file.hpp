@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "sluice/base/bytes.hpp"
 #include "sluice/nvme/file.hpp"
 #include "sluice/nvme/io_engine.hpp"
 
@@ -25,7 +26,7 @@ inline constexpr std::string_view kBenchFileName = "bench.sluice";
 class BenchPattern {
  public:
   // 257 pages, about 1 MiB.
-  static constexpr std::uint64_t kPeriodBytes = 257ULL * 4096;
+  static constexpr std::uint64_t kPeriodBytes = 257 * kPageBytes;
 
   // `most_bytes`: the longest range for at(). `spread_bytes`: the memory that consecutive ranges
   // walk through before they start over, so that writes need not come from cached memory; rounded

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "sluice/base/bytes.hpp"  // kPageBytes
 #include "sluice/base/error.hpp"  // what the calls throw
 #include "sluice/base/mutex.hpp"
 #include "sluice/offload/device_span.hpp"
@@ -24,7 +25,7 @@ namespace sluice::offload {
 inline constexpr std::uint64_t kUnlimited = ~0ULL;
 // Blocks of at least this size start at a page, so direct I/O needs no bounce buffer. Every block
 // starts at a multiple of 64 bytes.
-inline constexpr std::size_t kPageBytes = 4096;
+using sluice::kPageBytes;
 
 // The bytes that a request of `size_bytes` takes from a pool: rounded up to 64 bytes, and to whole
 // pages from kPageBytes on. The planner counts with this function.
