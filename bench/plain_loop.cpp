@@ -13,7 +13,6 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
-#include <fstream>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -22,6 +21,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/executor.hpp"
+#include "sluice/base/file/proc.hpp"
 #include "sluice/config/model_config.hpp"
 #include "sluice/models/gpt2.hpp"
 #include "sluice/models/gpt2_layout.hpp"
@@ -145,13 +145,9 @@ class PlainGpt2 {
   std::vector<Tensor> steps_;
 };
 
-// Anonymous and shared memory of this process in bytes, at its peak or now.
-long long status_bytes(const char* field) {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.rfind(field, 0) == 0) return std::stoll(line.substr(line.find(':') + 1)) * 1024;
-  }
-  return 0;
+// Anonymous memory of this process.
+long long anonymous_bytes() {
+  return static_cast<long long>(proc_bytes("/proc/self/status", "RssAnon"));
 }
 
 // Loads LibTorch's CUDA library, which the program does not link, so that it starts without a GPU.
@@ -174,7 +170,7 @@ int run(const std::vector<std::string>& arguments) {
   const int steps = std::stoi(arguments[3]);
   const torch::Device device = device_of(arguments.size() > 4 ? arguments[5] : "cpu");
   torch::manual_seed(1);
-  const long long idle = status_bytes("RssAnon");
+  const long long idle = anonymous_bytes();
   PlainGpt2 gpt2(model, device);
   std::ostringstream seconds;
   double loss = 0;
@@ -187,7 +183,7 @@ int run(const std::vector<std::string>& arguments) {
   std::printf(
       "{\"seconds\": [%s], \"loss\": %.17g, \"threads\": %d, \"idle_bytes\": %lld, "
       "\"resident_bytes\": %lld}\n",
-      seconds.str().c_str(), loss, at::get_num_threads(), idle, status_bytes("RssAnon"));
+      seconds.str().c_str(), loss, at::get_num_threads(), idle, anonymous_bytes());
   return 0;
 }
 

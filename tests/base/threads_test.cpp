@@ -7,12 +7,13 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <fstream>
 #include <string>
 #include <thread>
 
 #include "in_child.hpp"
+#include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/file/proc.hpp"
 
 namespace sluice {
 namespace {
@@ -50,13 +51,9 @@ TEST(CheckThreads, NamesALimitOnMemory) {
 #endif
   const std::string said = test::run_in_child([] {
     // Room for what the process has, and for a few stacks.
-    std::ifstream status("/proc/self/status");
-    std::string word;
-    while (status >> word && word != "VmData:") continue;
-    rlim_t used_kib = 0;
-    status >> used_kib;
-    const rlimit data{(used_kib + 1024) * 1024, (used_kib + 1024) * 1024};
-    test::in_child_check(used_kib > 0 && ::setrlimit(RLIMIT_DATA, &data) == 0);
+    const rlim_t used_bytes = proc_bytes("/proc/self/status", "VmData");
+    const rlimit data{used_bytes + kMiB, used_bytes + kMiB};
+    test::in_child_check(used_bytes > 0 && ::setrlimit(RLIMIT_DATA, &data) == 0);
     try {
       check_threads(100);
     } catch (const Error& error) {

@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "files/system_files.hpp"
-
 namespace sluice::cli {
 namespace {
 
@@ -34,14 +32,6 @@ TEST(LocalMounts, AreFileSystemsOfThisMachineOnceEach) {
   for (const Mount& mount : local_mounts(parse_mounts(kMountinfo)))
     places.push_back(mount.mount_point);
   EXPECT_THAT(places, ::testing::ElementsAre("/", "/mnt/my data", "/tmp"));
-}
-
-TEST(FieldOf, FindsTheValueOfAWholeKey) {
-  const std::string text =
-      "MemTotalExtra: 1 kB\nMemTotal:       16318480 kB\nmodel name\t: A processor\n";
-  EXPECT_EQ(field_of(text, "MemTotal"), "16318480 kB");
-  EXPECT_EQ(field_of(text, "model name"), "A processor");
-  EXPECT_EQ(field_of(text, "Mem"), "");
 }
 
 TEST(ProbeDrives, GivesAReasonWhereODirectWasNotHad) {

@@ -5,12 +5,12 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <string>
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/executor.hpp"
+#include "sluice/base/file/proc.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/base/threads.hpp"
 #include "sluice/offload/memory_pool.hpp"
@@ -84,20 +84,11 @@ class PageSource final : public MemorySource {
   }
 };
 
-// Bytes this process has locked (VmLck); 0 where /proc does not say.
-std::uint64_t locked_bytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.rfind("VmLck:", 0) == 0) return std::strtoull(line.c_str() + 6, nullptr, 10) * kKiB;
-  }
-  return 0;
-}
-
 // Throws when it is the limit that a lock of `size_bytes` would break.
 void check_lock_limit(std::uint64_t size_bytes) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
-  const std::uint64_t locked = locked_bytes();
+  const std::uint64_t locked = proc_bytes("/proc/self/status", "VmLck");
   // With more locked than the limit allows, the process has CAP_IPC_LOCK and the limit does not
   // hold.
   if (locked > limit.rlim_cur || size_bytes <= limit.rlim_cur - locked) return;

@@ -5,29 +5,21 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/file/proc.hpp"
 #include "sluice/offload/memory_pool.hpp"
 
 namespace sluice::offload {
 namespace {
 
-// A value in bytes out of /proc/self/status.
-std::uint64_t process_bytes(const std::string& name) {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.rfind(name + ":", 0) == 0) {
-      return std::strtoull(line.c_str() + name.size() + 1, nullptr, 10) * kKiB;
-    }
-  }
-  return 0;
+std::uint64_t process_bytes(const char* key) {
+  return proc_bytes("/proc/self/status", key);
 }
 
 TEST(HostSource, AlignsToCacheLinesAndPages) {

@@ -2,11 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <fstream>
-#include <string>
-
 #include "sluice/base/bytes.hpp"
+#include "sluice/base/file/proc.hpp"
 #include "sluice/plan/make_plan.hpp"
 #include "step/run_resources.hpp"
 #include "train/step/small_run.hpp"
@@ -16,11 +13,7 @@ namespace {
 
 // Bytes this process has locked.
 std::uint64_t locked_bytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.rfind("VmLck:", 0) == 0) return std::strtoull(line.c_str() + 6, nullptr, 10) * kKiB;
-  }
-  return 0;
+  return proc_bytes("/proc/self/status", "VmLck");
 }
 
 TEST(PinnedMemory, IsExactlyWhatIsPlanned) {

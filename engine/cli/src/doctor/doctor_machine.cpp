@@ -13,6 +13,7 @@
 #include "files/system_files.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/file/proc.hpp"
 #include "sluice/base/threads.hpp"
 #include "sluice/cpu_adam/optimizer.hpp"
 #include "sluice/plan/memory_limits.hpp"
@@ -26,15 +27,18 @@ namespace sluice::cli {
 
 namespace {
 
+constexpr const char* kCpuinfo = "/proc/cpuinfo";
+constexpr const char* kMeminfo = "/proc/meminfo";
+
 DoctorRow fact(std::string name, std::string detail,
                std::vector<std::pair<std::string, std::uint64_t>> numbers = {}) {
   return {std::move(name), DoctorState::fact, std::move(detail), std::move(numbers)};
 }
 
 // The CPU flags of the kernel's list that matter to training, oldest first.
-std::string simd_features(const std::string& cpuinfo) {
-  std::string flags = field_of(cpuinfo, "flags");
-  if (flags.empty()) flags = field_of(cpuinfo, "Features");
+std::string simd_features() {
+  std::string flags = proc_field(kCpuinfo, "flags");
+  if (flags.empty()) flags = proc_field(kCpuinfo, "Features");
   flags = " " + flags + " ";
   std::string found;
   for (const char* name :
@@ -79,11 +83,10 @@ DoctorRow cores_row() {
 }
 
 DoctorRow memory_row() {
-  const std::string meminfo = read_small_file("/proc/meminfo");
-  if (meminfo.empty())
+  if (proc_field(kMeminfo, "MemTotal").empty())
     return {"memory", DoctorState::off, "/proc is not mounted: train and generate need it", {}};
-  const std::uint64_t total = kibibytes_of(meminfo, "MemTotal");
-  const std::uint64_t available = kibibytes_of(meminfo, "MemAvailable");
+  const std::uint64_t total = proc_bytes(kMeminfo, "MemTotal");
+  const std::uint64_t available = proc_bytes(kMeminfo, "MemAvailable");
   std::string detail = format_bytes(available) + " available, of " + format_bytes(total);
   std::vector<std::pair<std::string, std::uint64_t>> numbers = {{"total_bytes", total},
                                                                 {"available_bytes", available}};
@@ -105,11 +108,10 @@ DoctorRow huge_pages_row() {
   const std::string mode = open < close && close != std::string::npos
                                ? modes.substr(open + 1, close - open - 1)
                                : "not offered by this kernel";
-  const std::string meminfo = read_small_file("/proc/meminfo");
-  const std::string reserved = field_of(meminfo, "HugePages_Total");
+  const std::string reserved = proc_field(kMeminfo, "HugePages_Total");
   return fact("huge pages", "transparent: " + mode +
                                 "; reserved: " + (reserved.empty() ? "0" : reserved) + " of " +
-                                format_bytes(kibibytes_of(meminfo, "Hugepagesize")));
+                                format_bytes(proc_bytes(kMeminfo, "Hugepagesize")));
 }
 
 #if defined(SLUICE_HAVE_HWLOC)
@@ -169,11 +171,10 @@ DoctorRow shm_row() {
 }  // namespace
 
 std::vector<DoctorRow> probe_cpu_and_memory() {
-  const std::string cpuinfo = read_small_file("/proc/cpuinfo");
-  std::string model = field_of(cpuinfo, "model name");
+  std::string model = proc_field(kCpuinfo, "model name");
   if (model.empty()) model = "not named by the kernel";
   return {fact("processor", model),
-          fact("SIMD", simd_features(cpuinfo)),
+          fact("SIMD", simd_features()),
           adam_row(),
           cores_row(),
           memory_row(),

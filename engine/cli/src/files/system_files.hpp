@@ -11,9 +11,5 @@ namespace sluice::cli {
 std::string read_small_file(const std::string& path);
 // The whole number in the file; empty for other content ("max") and for an absent file.
 std::optional<std::uint64_t> read_number(const std::string& path);
-// The first value after "KEY" and a colon in a file of such lines (/proc/meminfo, /proc/cpuinfo).
-std::string field_of(const std::string& file_text, const std::string& key);
-// Bytes of a value that the file gives in kB: "16318480 kB". 0 when it has none.
-std::uint64_t kibibytes_of(const std::string& file_text, const std::string& key);
 
 }  // namespace sluice::cli

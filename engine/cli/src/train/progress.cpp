@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "files/output_file.hpp"
-#include "files/system_files.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/file/proc.hpp"
 #include "sluice/base/text.hpp"
 #include "sluice/plan/plan_text.hpp"
 #include "terminal/byte_progress.hpp"
@@ -192,9 +192,8 @@ void TrainProgress::print_breakdowns(const train::StepRecord& record) {
   if (config.monitors.wall_clock_breakdown) console_.print(times_line(record));
   print_profile(record);
   if (config.monitors.memory_breakdown) {
-    const std::string meminfo = read_small_file("/proc/meminfo");
-    console_.print(memory_lines(record, kibibytes_of(meminfo, "MemTotal"),
-                                kibibytes_of(meminfo, "MemAvailable")));
+    console_.print(memory_lines(record, proc_bytes("/proc/meminfo", "MemTotal"),
+                                proc_bytes("/proc/meminfo", "MemAvailable")));
   }
 }
 

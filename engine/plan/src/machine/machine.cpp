@@ -7,11 +7,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
+#include <string>
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/file/proc.hpp"
 #include "sluice/base/threads.hpp"
 #include "sluice/nvme/file.hpp"
 #include "sluice/offload/cuda_device.hpp"
@@ -32,16 +32,8 @@ std::uint64_t sysinfo_bytes(const std::string& key) {
 
 // Where /proc is not mounted, the system call tells.
 std::uint64_t meminfo_bytes(const std::string& key) {
-  std::ifstream file("/proc/meminfo");
-  std::string line;
-  while (std::getline(file, line)) {
-    if (line.rfind(key + ":", 0) != 0) continue;
-    std::istringstream fields(line.substr(key.size() + 1));
-    std::uint64_t kib = 0;
-    fields >> kib;
-    return kib * 1024;
-  }
-  return sysinfo_bytes(key);
+  const std::uint64_t size_bytes = proc_bytes("/proc/meminfo", key);
+  return size_bytes > 0 ? size_bytes : sysinfo_bytes(key);
 }
 
 int usable_cores() {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sluice/base/file/proc.hpp"
 #include "sluice/offload/memory_pool.hpp"
 
 namespace sluice::plan {
@@ -117,19 +118,6 @@ void add_group(const std::string& directory, const Version& version,
   memory->available_bytes = std::min(memory->available_bytes, available);
 }
 
-// The first word behind the key of a file with lines "KEY: value".
-std::string field_of(const std::string& path, std::string_view key) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with(key)) continue;
-    std::istringstream words(line.substr(key.size()));
-    std::string value;
-    words >> value;
-    return value;
-  }
-  return "";
-}
-
 // In a user namespace of its own, a process has its capabilities over that namespace, and not over
 // the machine. The machine's own namespace maps all ids to themselves.
 bool in_the_machines_user_namespace(const std::string& root) {
@@ -142,7 +130,7 @@ bool in_the_machines_user_namespace(const std::string& root) {
 }
 
 bool may_lock_all(const std::string& root) {
-  std::istringstream text(field_of(root + "/proc/self/status", "CapEff:"));
+  std::istringstream text(proc_field(root + "/proc/self/status", "CapEff"));
   std::uint64_t capabilities = 0;
   if (!(text >> std::hex >> capabilities)) return false;
   const bool granted = ((capabilities >> unsigned{CAP_IPC_LOCK}) & 1U) != 0;

@@ -1,24 +1,14 @@
 #include "record/memory_sampler.hpp"
 
 #include <algorithm>
-#include <cstdio>
-#include <fstream>
-#include <string>
+
+#include "sluice/base/file/proc.hpp"
 
 namespace sluice::train {
 
 std::uint64_t resident_bytes() {
-  std::ifstream file("/proc/self/status");
-  std::string line;
-  std::uint64_t sum_kib = 0;
-  while (std::getline(file, line)) {
-    unsigned long long kib = 0;
-    if (std::sscanf(line.c_str(), "RssAnon: %llu", &kib) == 1 ||
-        std::sscanf(line.c_str(), "RssShmem: %llu", &kib) == 1) {
-      sum_kib += kib;
-    }
-  }
-  return sum_kib * 1024;
+  constexpr const char* kStatus = "/proc/self/status";
+  return proc_bytes(kStatus, "RssAnon") + proc_bytes(kStatus, "RssShmem");
 }
 
 void MemorySampler::sample() {

@@ -1,0 +1,17 @@
+#pragma once
+// Values of the kernel's files of lines "KEY: value": /proc/self/status, /proc/meminfo and
+// /proc/cpuinfo. Thread-safe: free functions without state.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace sluice {
+
+// The first value of the key, without the spaces before it; empty without one, and where the file
+// cannot be read.
+std::string proc_field(const std::string& path, std::string_view key);
+// Bytes of a value that the file gives in kB: "16318480 kB". 0 where it gives none.
+std::uint64_t proc_bytes(const std::string& path, std::string_view key);
+
+}  // namespace sluice

@@ -1,0 +1,26 @@
+#include "sluice/base/file/proc.hpp"
+
+#include <gtest/gtest.h>
+
+#include "file_text.hpp"
+#include "temp_dir.hpp"
+
+namespace sluice {
+namespace {
+
+TEST(ProcField, IsTheValueOfAWholeKey) {
+  const test::TempDir dir;
+  const std::string path = dir.file("f");
+  test::write_file(
+      path, "MemTotalExtra: 1 kB\nMemTotal:       16318480 kB\nmodel name\t: A processor\nNone:\n");
+  EXPECT_EQ(proc_field(path, "MemTotal"), "16318480 kB");
+  EXPECT_EQ(proc_field(path, "model name"), "A processor");
+  EXPECT_EQ(proc_field(path, "Mem"), "");
+  EXPECT_EQ(proc_field(path, "None"), "");
+  EXPECT_EQ(proc_field(dir.file("absent"), "MemTotal"), "");
+  EXPECT_EQ(proc_bytes(path, "MemTotal"), 16318480ULL * 1024);
+  EXPECT_EQ(proc_bytes(path, "Mem"), 0U);
+}
+
+}  // namespace
+}  // namespace sluice
