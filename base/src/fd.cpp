@@ -79,6 +79,14 @@ UniqueFd open_unshared(const std::string& path, int flags, mode_t mode) {
   return UnsharedFds::instance().open(path, flags, mode);
 }
 
+bool try_flock(int fd, int operation, const std::string& path) {
+  while (::flock(fd, operation | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) return false;
+    if (errno != EINTR) throw IoError(errno, "flock", path);
+  }
+  return true;
+}
+
 void UniqueFd::reset() noexcept {
   const int fd = std::exchange(fd_, -1);
   if (fd < 0) return;
@@ -148,6 +156,15 @@ void replace_file(const std::string& path, std::string_view text, const Replacem
     remove_file_quietly(draft);
     throw;
   }
+}
+
+void sync_path(const std::string& path) {
+  const UniqueFd fd(SLUICE_SYSCALL(::open(path.c_str(), O_RDONLY | O_CLOEXEC), path));
+  SLUICE_SYSCALL(::fsync(fd.get()), path);
+}
+
+void remove_file(const std::string& path) {
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) throw IoError(errno, "unlink", path);
 }
 
 void remove_file_quietly(const std::string& path) noexcept {

@@ -186,9 +186,8 @@ void Trace::open_and_lock() {
   check_trace_path(path_);
   fd_ = open_unshared(path_, O_RDWR | O_CREAT, 0644);
   if (!fd_) throw IoError(errno, "open", path_);
-  if (::flock(fd_.get(), LOCK_EX | LOCK_NB) == 0) return;
-  if (errno != EWOULDBLOCK) throw IoError(errno, "flock", path_);
-  throw StorageError(path_, "is being written by another run: give each its own trace");
+  if (!try_flock(fd_.get(), LOCK_EX, path_))
+    throw StorageError(path_, "is being written by another run: give each its own trace");
 }
 
 void Trace::open(Old old) {

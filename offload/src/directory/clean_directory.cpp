@@ -326,7 +326,7 @@ std::vector<RemovableFile> remove_all(const std::vector<RemovableFile>& files, H
     // Else loss of power could bring the manifest back without the files that it names.
     const std::string directory = parent_of(file.path);
     if (file.path == manifest_path(directory) || file.path == rank_manifest_path(directory))
-      sync_directory(directory);
+      sync_path(directory);
   }
   return gone;
 }

@@ -6,6 +6,7 @@
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/written.hpp"
 #include "sluice/offload/swap_store.hpp"
 #include "swap/manifest.hpp"
 #include "swap/store_files.hpp"
@@ -32,7 +33,7 @@ void SwapStore::settle_commit(const std::string& directory, std::uint64_t digest
     return;
   }
   SLUICE_SYSCALL(::rename(chosen.c_str(), manifest_path(directory).c_str()), chosen);
-  sync_directory(directory);
+  sync_path(directory);
 }
 
 CommittedState SwapStore::read_committed(const std::string& directory,

@@ -82,19 +82,19 @@ void replace_rank_manifest(const std::string& directory, const RankManifest& man
                 .sync = durable ? FileSync::fsync : FileSync::none,
                 .advice_if_full =
                     "make space and resume: the step that all ranks committed before is whole"});
-  if (durable) sync_directory(directory);
+  if (durable) sync_path(directory);
 }
 
 void sync_rank_manifest(const std::string& directory) {
   if (!file_exists(rank_manifest_path(directory))) return;
-  sync_file(rank_manifest_path(directory));
-  sync_directory(directory);
+  sync_path(rank_manifest_path(directory));
+  sync_path(directory);
 }
 
 void remove_rank_manifest(const std::string& directory) {
   if (!file_exists(rank_manifest_path(directory))) return;
   remove_file(rank_manifest_path(directory));
-  sync_directory(directory);
+  sync_path(directory);
 }
 
 std::string rank_folder(const std::string& directory, int rank, int world_size) {

@@ -113,12 +113,8 @@ std::string holder_of(int fd) {
 
 // False when another process holds the lock.
 bool try_lock(int fd, DirectoryLock::Mode mode, const std::string& directory) {
-  const int operation = (mode == DirectoryLock::Mode::exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB;
-  while (::flock(fd, operation) != 0) {
-    if (errno == EWOULDBLOCK) return false;
-    if (errno != EINTR) throw IoError(errno, "flock", lock_path(directory));
-  }
-  return true;
+  return try_flock(fd, mode == DirectoryLock::Mode::exclusive ? LOCK_EX : LOCK_SH,
+                   lock_path(directory));
 }
 
 // The end of a wait that begins now, and its line in the log.

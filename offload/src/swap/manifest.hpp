@@ -89,7 +89,7 @@ std::vector<ShardSpec> specs_of(const Manifest& manifest);
 StoreLayout layout_of(const Manifest& manifest);
 
 // Writes a draft and renames it over the manifest. Throws IoError; then the old manifest is as it
-// was and the draft is gone. The rename survives loss of power only after sync_directory().
+// was and the draft is gone. The rename survives loss of power only after its directory is synced.
 // `durability`: that of the store, for the advice on a full disk.
 void replace_manifest(const std::string& directory, std::string_view text, FileSync sync,
                       Durability durability);

@@ -25,7 +25,7 @@ void SwapStore::Impl::prepare_write() {
   on_disk_ = OnDisk::outdated;
   remove_file(manifest_path(directory_));
   // Else loss of power could bring the manifest back beside bytes that were changed after it.
-  sync_directory(directory_);
+  sync_path(directory_);
   on_disk_ = OnDisk::absent;
 }
 
@@ -33,8 +33,8 @@ void SwapStore::Impl::make_durable() {
   if (on_disk_ != OnDisk::unsynced) return;
   // Else loss of power could bring back the manifest of the slots that are written now.
   drives_.sync_data();
-  sync_file(manifest_path(directory_));
-  sync_directory(directory_);
+  sync_path(manifest_path(directory_));
+  sync_path(directory_);
   on_disk_ = OnDisk::current;
 }
 
@@ -81,7 +81,7 @@ void SwapStore::Impl::put_manifest(const std::string& text) {
     drives_.sync_data();
     replace_manifest(directory_, text, FileSync::fsync, durability_);
     on_disk_ = OnDisk::in_doubt;
-    sync_directory(directory_);
+    sync_path(directory_);
   }
   on_disk_ = OnDisk::current;
 }
@@ -151,7 +151,7 @@ std::uint64_t SwapStore::Impl::prepare_commit(std::int64_t step, const std::stri
   prepared.before = std::exchange(on_disk_, OnDisk::prepared);
   prepared_ = std::move(prepared);
   try {
-    if (durable) sync_directory(directory_);
+    if (durable) sync_path(directory_);
   } catch (...) {
     drop_prepared();  // nobody has its digest yet
     throw;
@@ -168,7 +168,7 @@ void SwapStore::Impl::finish_commit() {
     SLUICE_SYSCALL(::rename(prepared_path(directory_).c_str(), path.c_str()), path);
     // Before the next manifest takes the prepared name: else loss of power could leave neither this
     // one nor its name.
-    if (durability_ == Durability::power) sync_directory(directory_);
+    if (durability_ == Durability::power) sync_path(directory_);
     on_disk_ = OnDisk::current;
     finished.swap(prepared_);
   }

@@ -7,6 +7,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/random_id.hpp"
+#include "sluice/base/written.hpp"
 #include "swap/store_files.hpp"
 
 namespace sluice::offload {
@@ -149,7 +150,7 @@ void StoreDrives::sync_data() {
     if (file) file->sync_data();
   }
   for (std::size_t part = 1; part < stripe_.directories.size(); ++part)
-    sync_directory(stripe_.directories[part]);
+    sync_path(stripe_.directories[part]);
   sync_failed_ = false;
 }
 

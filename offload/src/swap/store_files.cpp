@@ -1,7 +1,6 @@
 #include "swap/store_files.hpp"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,8 +15,8 @@
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
-#include "sluice/base/fd.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/written.hpp"
 #include "sluice/nvme/bench_file.hpp"
 #include "sluice/nvme/file.hpp"
 #include "sluice/offload/swap_state.hpp"
@@ -212,10 +211,6 @@ std::uint64_t file_length_bytes(const std::string& path) {
   return static_cast<std::uint64_t>(status.st_size);
 }
 
-void remove_file(const std::string& path) {
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT) throw IoError(errno, "unlink", path);
-}
-
 namespace {
 
 // FUSE and NFS keep a removed file under such a name until it is closed.
@@ -250,17 +245,6 @@ void remove_leftovers(const std::string& directory, const std::vector<StoreFile>
                           (files.size() == 1 ? " file (" : " files (") +
                           format_bytes(disk_bytes_of(files)) +
                           ") that an earlier run left without having committed them");
-}
-
-void sync_directory(const std::string& directory) {
-  const UniqueFd fd(
-      SLUICE_SYSCALL(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC), directory));
-  SLUICE_SYSCALL(::fsync(fd.get()), directory);
-}
-
-void sync_file(const std::string& path) {
-  const UniqueFd fd(SLUICE_SYSCALL(::open(path.c_str(), O_RDONLY | O_CLOEXEC), path));
-  SLUICE_SYSCALL(::fsync(fd.get()), path);
 }
 
 void check_free_disk(const std::string& directory, std::uint64_t needed_bytes,

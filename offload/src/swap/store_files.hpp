@@ -67,8 +67,6 @@ std::string absolute_path(const std::string& path);  // without "." and ".."
 bool same_directory(const std::string& a, const std::string& b);
 std::uint64_t file_disk_bytes(const std::string& path);    // 0 when it is absent
 std::uint64_t file_length_bytes(const std::string& path);  // throws IoError when it is absent
-// An absent file is no error. Throws IoError.
-void remove_file(const std::string& path);
 // Whether the folder is gone. One that is absent, has something in it by now, or is a mount point
 // or a link, is no error. Waits up to a second for removed files to leave it. Throws IoError.
 bool remove_empty_folder(const std::string& path);
@@ -76,10 +74,6 @@ bool remove_empty_folder(const std::string& path);
 bool holds_nothing_but_a_lock(const std::string& directory);
 // Removes what an earlier run left, with one line in the log. Throws IoError.
 void remove_leftovers(const std::string& directory, const std::vector<StoreFile>& files);
-// fsync of the directory: creations, renames and removals in it survive loss of power. Blocks.
-void sync_directory(const std::string& directory);
-// fsync of the file: its bytes survive loss of power. Blocks.
-void sync_file(const std::string& path);
 
 // Throws IoError naming needed and free bytes when `needed_bytes` more do not fit on the
 // directory's file system, of which `reclaimed_bytes` are about to be freed.

@@ -331,7 +331,7 @@ void write_labels(const Stripe& stripe, LabelState state) {
     root["part"] = Json::UInt{static_cast<unsigned>(i)};
     replace_file(label_path(stripe.directories[i]), Json::writeString(writer, root) + "\n",
                  {.mode = kStoreFileMode, .sync = FileSync::fsync, .advice_if_full = "make space"});
-    sync_directory(stripe.directories[i]);
+    sync_path(stripe.directories[i]);
   }
 }
 

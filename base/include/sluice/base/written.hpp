@@ -40,6 +40,12 @@ struct Replacement {
 // draft is gone. The rename survives loss of power only after the directory is synced. Blocks.
 void replace_file(const std::string& path, std::string_view text, const Replacement& how = {});
 
+// fsync of a file, or of a directory: the creations, renames and removals in it survive loss of
+// power. Throws IoError. Blocks.
+void sync_path(const std::string& path);
+
+// An absent file is no error. Throws IoError.
+void remove_file(const std::string& path);
 // For clean-up on the way out of a failure: logs, never throws. An absent file is no error.
 void remove_file_quietly(const std::string& path) noexcept;
 

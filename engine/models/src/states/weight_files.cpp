@@ -92,10 +92,6 @@ void check_is_index(const std::string& path) {
                    "another name");
 }
 
-void remove_if_there(const std::string& path) {
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT) throw IoError(errno, "unlink", path);
-}
-
 }  // namespace
 
 WeightFiles::WeightFiles(const std::string& out_path, const std::vector<TensorSpec>& tensors,
@@ -152,13 +148,13 @@ void WeightFiles::finish() {
   for (const auto& writer : writers_) writer->sync();
   // An earlier export has these names too. Killed between two renames, this one leaves new and old
   // files, and no index may name them.
-  if (writers_.size() > 1) remove_if_there(index_path());
+  if (writers_.size() > 1) remove_file(index_path());
   for (const auto& writer : writers_) writer->finish();
   if (writers_.size() == 1) return;
   replace_file(
       index_path(), index_text(),
       {.draft = index_path() + ".partial-" + std::to_string(::getpid()), .sync = FileSync::fsync});
-  remove_if_there(out_path_);
+  remove_file(out_path_);
 }
 
 }  // namespace sluice::models

@@ -136,9 +136,9 @@ UniqueFd open_and_lock(const std::string& path, const std::string& setting) {
   SLUICE_SYSCALL(::fstat(fd.get(), &info), path);
   if (!S_ISREG(info.st_mode))
     throw StorageError(path, "is not a regular file: remove it, or choose another " + setting);
-  if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return fd;
-  if (errno != EWOULDBLOCK) throw IoError(errno, "flock", path);
-  throw StorageError(path, "is being written by another run: give each its own " + setting);
+  if (!try_flock(fd.get(), LOCK_EX, path))
+    throw StorageError(path, "is being written by another run: give each its own " + setting);
+  return fd;
 }
 
 // The path that the file has then.

@@ -12,6 +12,7 @@
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/base/rank_failure.hpp"
+#include "sluice/base/written.hpp"
 #include "sluice/models/rank_commit.hpp"
 #include "sluice/offload/swap_directory.hpp"
 #include "sluice/offload/swap_store.hpp"

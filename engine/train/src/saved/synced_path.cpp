@@ -1,37 +1,28 @@
 #include "saved/synced_path.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <vector>
 
 #include "sluice/base/error.hpp"
-#include "sluice/base/fd.hpp"
 #include "sluice/base/log.hpp"
 
 namespace sluice::train {
 
 namespace fs = std::filesystem;
 
-void sync_path(const fs::path& path) {
-  const UniqueFd fd(SLUICE_SYSCALL(::open(path.c_str(), O_RDONLY | O_CLOEXEC), path.string()));
-  SLUICE_SYSCALL(::fsync(fd.get()), path.string());
-}
-
-void sync_names_of_report(const fs::path& directory) {
+void sync_names_of_report(const std::string& directory) {
   try {
     sync_path(directory);
   } catch (const IoError& error) {
     if (error.code().value() != EACCES) throw;
-    log(LogLevel::warn, directory.string() +
+    log(LogLevel::warn, directory +
                             ": may not be listed, so a loss of power may take what the run made "
                             "in it; allow reading it, or choose another directory");
   }
 }
 
 void make_directories(const fs::path& directory, std::error_code& error,
-                      void (*sync)(const fs::path&)) {
+                      void (*sync)(const std::string&)) {
   std::vector<fs::path> made;
   std::error_code ignored;
   for (fs::path path = fs::absolute(directory, error); !error && !fs::exists(path, ignored);
