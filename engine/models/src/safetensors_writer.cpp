@@ -1,5 +1,4 @@
 #include <fcntl.h>
-#include <json/json.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 
 #include "safetensors_format.hpp"
 #include "sluice/base/fd.hpp"
+#include "sluice/base/json/json_writer.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/base/written.hpp"
 #include "sluice/models/safetensors.hpp"
@@ -47,9 +47,7 @@ std::string make_header(const std::vector<TensorSpec>& tensors,
     entry["data_offsets"].append(Json::Value::UInt64{begins_bytes[i]});
     entry["data_offsets"].append(Json::Value::UInt64{begins_bytes[i] + counts[i] * size_of(dtype)});
   }
-  Json::StreamWriterBuilder builder;
-  builder["indentation"] = "";
-  std::string header = Json::writeString(builder, root);
+  std::string header = json_line(root);
   header.resize(align_up(header.size(), kHeaderLengthBytes), ' ');
   return header;
 }

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <json/reader.h>
-#include <json/writer.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/fd.hpp"
+#include "sluice/base/json/json_writer.hpp"
 
 namespace sluice::config {
 
@@ -190,11 +190,7 @@ void JsonDocument::set(const std::vector<std::string>& names, const Json::Value&
 std::string JsonDocument::shown(const Json::Value& value) const {
   if (value.isNull()) return "null";
   if (value.isObject()) return "an object";
-  if (!flag_of(value).empty()) {
-    Json::StreamWriterBuilder writer;
-    writer["indentation"] = "";
-    return on_one_line(Json::writeString(writer, value)) + " (" + type_name(value) + ")";
-  }
+  if (!flag_of(value).empty()) return on_one_line(json_line(value)) + " (" + type_name(value) + ")";
   const auto begin = static_cast<std::size_t>(value.getOffsetStart());
   const auto end = static_cast<std::size_t>(value.getOffsetLimit());
   return on_one_line(std::string_view(scan_.json).substr(begin, end - begin)) + " (" +

@@ -1,7 +1,5 @@
 #include "sluice/config/json_schema.hpp"
 
-#include <json/writer.h>
-
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -10,6 +8,7 @@
 #include "json/json_document.hpp"
 #include "schedule/scheduler_types.hpp"
 #include "schema/schema_rules.hpp"
+#include "sluice/base/json/json_writer.hpp"
 #include "sluice/config/key_table.hpp"
 #include "train/optimizer_types.hpp"
 
@@ -354,10 +353,7 @@ class Schema {
 }  // namespace
 
 std::string json_schema() {
-  Json::StreamWriterBuilder writer;
-  writer["indentation"] = "";
-  writer["precision"] = 17;
-  return Json::writeString(writer, Schema().document());
+  return json_line(Schema().document());
 }
 
 }  // namespace sluice::config

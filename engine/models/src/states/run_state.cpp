@@ -1,7 +1,5 @@
 #include "sluice/models/run_state.hpp"
 
-#include <json/json.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -11,6 +9,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/json/json_reader.hpp"
+#include "sluice/base/json/json_writer.hpp"
 
 namespace sluice::models {
 
@@ -140,9 +139,7 @@ std::string to_json(const RunState& state) {
   for (const auto& [name, value] : state.settings) root["settings"][name] = value;
   root["units"] = Json::Value(Json::arrayValue);
   for (const zero::UnitLayout& unit : state.units) root["units"].append(to_value(unit));
-  Json::StreamWriterBuilder writer;
-  writer["indentation"] = "";
-  return Json::writeString(writer, root);
+  return json_line(root);
 }
 
 RunState parse_run_state(const std::string& json, const std::string& path) {

@@ -1,13 +1,11 @@
-#include <json/json.h>
-
+#include "sluice/base/json/json_writer.hpp"
+#include "sluice/plan/json_values.hpp"
 #include "sluice/plan/plan.hpp"
 #include "sluice/plan/plan_text.hpp"
 #include "sluice/plan/prediction.hpp"
 #include "text/group_text.hpp"
 
 namespace sluice::plan {
-
-namespace {
 
 Json::Value to_value(const TierBytes& bytes) {
   Json::Value value(Json::objectValue);
@@ -16,6 +14,17 @@ Json::Value to_value(const TierBytes& bytes) {
   value["nvme"] = Json::UInt64(bytes.nvme);
   return value;
 }
+
+Json::Value to_value(const Prediction& prediction) {
+  Json::Value value(Json::objectValue);
+  value["step_seconds"] = prediction.step_seconds;
+  value["tokens_per_second"] = prediction.tokens_per_second;
+  for (const auto& [link, seconds] : prediction.links()) value["limits_seconds"][link] = seconds;
+  value["bound_by"] = prediction.bound_by;
+  return value;
+}
+
+namespace {
 
 // Bytes of a step, by link.
 void add_traffic(const Plan& plan, Json::Value& root) {
@@ -53,16 +62,6 @@ void add_largest(const std::vector<LargestModel>& largest, Json::Value& root) {
   }
 }
 
-// The predicted step, where there is a prediction.
-void add_prediction(const std::optional<Prediction>& prediction, Json::Value& root) {
-  if (!prediction) return;
-  root["predicted"]["step_seconds"] = prediction->step_seconds;
-  root["predicted"]["tokens_per_second"] = prediction->tokens_per_second;
-  for (const auto& [link, seconds] : prediction->links())
-    root["predicted"]["limits_seconds"][link] = seconds;
-  root["predicted"]["bound_by"] = prediction->bound_by;
-}
-
 }  // namespace
 
 std::string plan_json(const Plan& plan, const std::optional<Prediction>& prediction,
@@ -94,14 +93,12 @@ std::string plan_json(const Plan& plan, const std::optional<Prediction>& predict
   root["threads"]["compute"] = plan.schedule.threads.compute;
   root["threads"]["optimizer"] = plan.schedule.threads.optimizer;
   root["threads"]["io"] = plan.schedule.threads.io;
-  add_prediction(prediction, root);
+  if (prediction) root["predicted"] = to_value(*prediction);
   root["layers"] = Json::Int64(plan.model.n_layer);
   add_largest(largest, root);
   root["choices"] = Json::Value(Json::arrayValue);
   for (const std::string& choice : plan.choices) root["choices"].append(choice);
-  Json::StreamWriterBuilder writer;
-  writer["indentation"] = "";
-  return Json::writeString(writer, root);
+  return json_line(root);
 }
 
 }  // namespace sluice::plan

@@ -1,12 +1,12 @@
 #include "sluice/train/report.hpp"
 
-#include <json/json.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "record/links.hpp"
+#include "sluice/base/json/json_writer.hpp"
 #include "sluice/base/text.hpp"
+#include "sluice/plan/json_values.hpp"
 
 namespace sluice::train {
 
@@ -20,28 +20,11 @@ std::string rounded(double value) {
   return std::isfinite(value) ? format_number("%.6g", value) : "null";
 }
 
-Json::Value to_value(const plan::TierBytes& bytes) {
-  Json::Value value(Json::objectValue);
-  value["device"] = Json::UInt64(bytes.device);
-  value["host"] = Json::UInt64(bytes.host);
-  value["nvme"] = Json::UInt64(bytes.nvme);
-  return value;
-}
-
 Json::Value to_value(const LinkBytes& bytes) {
   Json::Value value(Json::objectValue);
   for (const auto& [name, link] : kByteLinks) {
     if (link != &LinkBytes::network) value[name] = Json::UInt64(bytes.*link);
   }
-  return value;
-}
-
-Json::Value to_value(const plan::Prediction& prediction) {
-  Json::Value value(Json::objectValue);
-  value["step_seconds"] = prediction.step_seconds;
-  value["tokens_per_second"] = prediction.tokens_per_second;
-  for (const auto& [link, seconds] : prediction.links()) value["limits_seconds"][link] = seconds;
-  value["bound_by"] = prediction.bound_by;
   return value;
 }
 
@@ -198,10 +181,7 @@ std::string to_json(const RunReport& report) {
   for (const auto& [name, version] : report.versions) root["versions"][name] = version;
   root["commit"] = report.commit;
   root["command"] = report.command_line;
-  Json::StreamWriterBuilder writer;
-  writer["indentation"] = "";
-  writer["precision"] = 17;
-  return Json::writeString(writer, root);
+  return json_line(root);
 }
 
 }  // namespace sluice::train
