@@ -2,11 +2,10 @@
 
 #include <cuda.h>
 
-#include <string_view>
 #include <type_traits>
 
-#include "cuda/loaded_library.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/file/loaded_library.hpp"
 #include "sluice/base/log.hpp"
 
 namespace sluice::offload::cuda {
@@ -47,46 +46,42 @@ struct Functions {
   decltype(&::cudaMemcpyAsync) memcpy_async;
 };
 
-Functions find_functions(void* library, std::string& missing) {
+Functions find_functions(LoadedLibrary& library) {
   Functions f{};
-  Finder finder(library, missing);
-  finder.find(f.error_name, "cudaGetErrorName");
-  finder.find(f.error_text, "cudaGetErrorString");
-  finder.find(f.get_last_error, "cudaGetLastError");
-  finder.find(f.driver_get_version, "cudaDriverGetVersion");
-  finder.find(f.runtime_get_version, "cudaRuntimeGetVersion");
-  finder.find(f.get_device_count, "cudaGetDeviceCount");
-  finder.find(f.get_device_properties, "cudaGetDeviceProperties");
-  finder.find(f.get_device, "cudaGetDevice");
-  finder.find(f.set_device, "cudaSetDevice");
-  finder.find(f.set_device_flags, "cudaSetDeviceFlags");
-  finder.find(f.mem_get_info, "cudaMemGetInfo");
-  finder.find(f.malloc, "cudaMalloc");
-  finder.find(f.free, "cudaFree");
-  finder.find(f.host_register, "cudaHostRegister");
-  finder.find(f.host_unregister, "cudaHostUnregister");
-  finder.find(f.stream_create, "cudaStreamCreateWithFlags");
-  finder.find(f.stream_destroy, "cudaStreamDestroy");
-  finder.find(f.stream_synchronize, "cudaStreamSynchronize");
-  finder.find(f.stream_wait_event, "cudaStreamWaitEvent");
-  finder.find(f.event_create, "cudaEventCreateWithFlags");
-  finder.find(f.event_destroy, "cudaEventDestroy");
-  finder.find(f.event_record, "cudaEventRecord");
-  finder.find(f.event_query, "cudaEventQuery");
-  finder.find(f.event_synchronize, "cudaEventSynchronize");
-  finder.find(f.event_elapsed_time, "cudaEventElapsedTime");
-  finder.find(f.memcpy_async, "cudaMemcpyAsync");
+  library.find(f.error_name, "cudaGetErrorName");
+  library.find(f.error_text, "cudaGetErrorString");
+  library.find(f.get_last_error, "cudaGetLastError");
+  library.find(f.driver_get_version, "cudaDriverGetVersion");
+  library.find(f.runtime_get_version, "cudaRuntimeGetVersion");
+  library.find(f.get_device_count, "cudaGetDeviceCount");
+  library.find(f.get_device_properties, "cudaGetDeviceProperties");
+  library.find(f.get_device, "cudaGetDevice");
+  library.find(f.set_device, "cudaSetDevice");
+  library.find(f.set_device_flags, "cudaSetDeviceFlags");
+  library.find(f.mem_get_info, "cudaMemGetInfo");
+  library.find(f.malloc, "cudaMalloc");
+  library.find(f.free, "cudaFree");
+  library.find(f.host_register, "cudaHostRegister");
+  library.find(f.host_unregister, "cudaHostUnregister");
+  library.find(f.stream_create, "cudaStreamCreateWithFlags");
+  library.find(f.stream_destroy, "cudaStreamDestroy");
+  library.find(f.stream_synchronize, "cudaStreamSynchronize");
+  library.find(f.stream_wait_event, "cudaStreamWaitEvent");
+  library.find(f.event_create, "cudaEventCreateWithFlags");
+  library.find(f.event_destroy, "cudaEventDestroy");
+  library.find(f.event_record, "cudaEventRecord");
+  library.find(f.event_query, "cudaEventQuery");
+  library.find(f.event_synchronize, "cudaEventSynchronize");
+  library.find(f.event_elapsed_time, "cudaEventElapsedTime");
+  library.find(f.memcpy_async, "cudaMemcpyAsync");
   return f;
 }
 
 // The runtime does not tell which devices have a context. Null without a driver: then there is no
 // device either.
 decltype(&::cuDevicePrimaryCtxGetState) find_context_state() {
-  std::string ignored;
-  void* driver = open_library(kDriver, ignored);
-  if (driver == nullptr) return nullptr;
   decltype(&::cuDevicePrimaryCtxGetState) state = nullptr;
-  Finder(driver, ignored).find(state, "cuDevicePrimaryCtxGetState");
+  LoadedLibrary(kDriver, SLUICE_CUDART_FOLDER).find(state, "cuDevicePrimaryCtxGetState");
   return state;
 }
 
@@ -155,28 +150,20 @@ class CudaRuntime final : public CudaApi {
   const decltype(&::cuDevicePrimaryCtxGetState) context_state_;
 };
 
-// "event_record(event, stream)" to "event_record".
-std::string_view function_of(const char* call) {
-  const std::string_view text(call);
-  return text.substr(0, text.find('('));
-}
-
 CudaError make_error(CudaApi& api, cudaError_t error, const char* call,
                      const std::string& what_for) {
   return CudaError(static_cast<int>(error), api.error_name(error), api.error_text(error),
-                   std::string(function_of(call)), what_for);
+                   function_of(call), what_for);
 }
 
 }  // namespace
 
 std::unique_ptr<CudaApi> load_cuda_runtime(std::string& why_not) {
-  void* library = open_library(kLibrary, why_not);
-  if (library == nullptr) return nullptr;
-  std::string missing;
-  const Functions functions = find_functions(library, missing);
-  if (missing.empty()) return std::make_unique<CudaRuntime>(functions);
-  why_not = std::string(kLibrary) + " has no " + missing;
-  return nullptr;
+  LoadedLibrary library(kLibrary, SLUICE_CUDART_FOLDER);
+  const Functions functions = find_functions(library);
+  why_not = library.why_not();
+  if (!why_not.empty()) return nullptr;
+  return std::make_unique<CudaRuntime>(functions);
 }
 
 void throw_cuda_failed(CudaApi& api, cudaError_t error, const char* call,

@@ -3,8 +3,8 @@
 #include <cerrno>
 #include <string_view>
 
-#include "cuda/loaded_library.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/file/loaded_library.hpp"
 
 namespace sluice::offload::cuda {
 
@@ -90,12 +90,6 @@ std::string_view advice(CUfileOpError error) {
   }
 }
 
-// "handle_register(&handle, fd)" to "handle_register".
-std::string function_of(const char* call) {
-  const std::string_view text(call);
-  return std::string(text.substr(0, text.find('(')));
-}
-
 }  // namespace
 
 std::string cufile_error_text(CUfileOpError error) {
@@ -112,20 +106,17 @@ void throw_cufile_failed(CufileResult result, const char* call, const std::strin
 }
 
 std::unique_ptr<CufileApi> load_cufile(std::string& why_not) {
-  void* library = open_library(kLibrary, why_not);
-  if (library == nullptr) return nullptr;
+  LoadedLibrary library(kLibrary, SLUICE_CUDART_FOLDER);
   Functions f{};
-  std::string missing;
-  Finder finder(library, missing);
-  finder.find(f.set_parameter_bool, "cuFileSetParameterBool");
-  finder.find(f.driver_open, "cuFileDriverOpen");
-  finder.find(f.driver_close, "cuFileDriverClose_v2");
-  finder.find(f.handle_register, "cuFileHandleRegister");
-  finder.find(f.handle_deregister, "cuFileHandleDeregister");
-  finder.find(f.read, "cuFileRead");
-  if (missing.empty()) return std::make_unique<Cufile>(f);
-  why_not = std::string(kLibrary) + " has no " + missing;
-  return nullptr;
+  library.find(f.set_parameter_bool, "cuFileSetParameterBool");
+  library.find(f.driver_open, "cuFileDriverOpen");
+  library.find(f.driver_close, "cuFileDriverClose_v2");
+  library.find(f.handle_register, "cuFileHandleRegister");
+  library.find(f.handle_deregister, "cuFileHandleDeregister");
+  library.find(f.read, "cuFileRead");
+  why_not = library.why_not();
+  if (!why_not.empty()) return nullptr;
+  return std::make_unique<Cufile>(f);
 }
 
 }  // namespace sluice::offload::cuda

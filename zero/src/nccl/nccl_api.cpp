@@ -1,6 +1,6 @@
 #include "nccl/nccl_api.hpp"
 
-#include <dlfcn.h>
+#include "sluice/base/file/loaded_library.hpp"
 
 namespace sluice::zero {
 
@@ -27,30 +27,6 @@ struct Functions {
   decltype(&::ncclReduce) reduce;
   decltype(&::ncclSend) send;
   decltype(&::ncclRecv) receive;
-};
-
-// By the loader, else from where the library was when this was built.
-void* open_library(std::string& why_not) {
-  for (const std::string& name : {std::string(kLibrary), std::string(SLUICE_NCCL_LIBRARY)})
-    if (void* library = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
-  const char* error = ::dlerror();
-  why_not = error == nullptr ? std::string(kLibrary) + " cannot be loaded" : error;
-  return nullptr;
-}
-
-class Finder {
- public:
-  explicit Finder(void* library) : library_(library) {}
-  template <typename Function>
-  void find(Function& function, const char* name) {
-    function = reinterpret_cast<Function>(::dlsym(library_, name));
-    if (function == nullptr && missing_.empty()) missing_ = name;
-  }
-  const std::string& missing() const { return missing_; }
-
- private:
-  void* library_;
-  std::string missing_;
 };
 
 cudaStream_t stream_of(void* stream) {
@@ -108,30 +84,28 @@ class Nccl final : public NcclApi {
 }  // namespace
 
 std::unique_ptr<NcclApi> load_nccl(std::string& why_not) {
-  void* library = open_library(why_not);
-  if (library == nullptr) return nullptr;
+  LoadedLibrary library(kLibrary, SLUICE_NCCL_FOLDER);
   Functions f{};
-  Finder finder(library);
-  finder.find(f.error_string, "ncclGetErrorString");
-  finder.find(f.last_error, "ncclGetLastError");
-  finder.find(f.get_unique_id, "ncclGetUniqueId");
-  finder.find(f.init_rank, "ncclCommInitRankConfig");
-  finder.find(f.async_error, "ncclCommGetAsyncError");
-  finder.find(f.finalize, "ncclCommFinalize");
-  finder.find(f.destroy, "ncclCommDestroy");
-  finder.find(f.abort, "ncclCommAbort");
-  finder.find(f.group_start, "ncclGroupStart");
-  finder.find(f.group_end, "ncclGroupEnd");
-  finder.find(f.all_gather, "ncclAllGather");
-  finder.find(f.reduce_scatter, "ncclReduceScatter");
-  finder.find(f.all_reduce, "ncclAllReduce");
-  finder.find(f.broadcast, "ncclBroadcast");
-  finder.find(f.reduce, "ncclReduce");
-  finder.find(f.send, "ncclSend");
-  finder.find(f.receive, "ncclRecv");
-  if (finder.missing().empty()) return std::make_unique<Nccl>(f);
-  why_not = std::string(kLibrary) + " has no " + finder.missing();
-  return nullptr;
+  library.find(f.error_string, "ncclGetErrorString");
+  library.find(f.last_error, "ncclGetLastError");
+  library.find(f.get_unique_id, "ncclGetUniqueId");
+  library.find(f.init_rank, "ncclCommInitRankConfig");
+  library.find(f.async_error, "ncclCommGetAsyncError");
+  library.find(f.finalize, "ncclCommFinalize");
+  library.find(f.destroy, "ncclCommDestroy");
+  library.find(f.abort, "ncclCommAbort");
+  library.find(f.group_start, "ncclGroupStart");
+  library.find(f.group_end, "ncclGroupEnd");
+  library.find(f.all_gather, "ncclAllGather");
+  library.find(f.reduce_scatter, "ncclReduceScatter");
+  library.find(f.all_reduce, "ncclAllReduce");
+  library.find(f.broadcast, "ncclBroadcast");
+  library.find(f.reduce, "ncclReduce");
+  library.find(f.send, "ncclSend");
+  library.find(f.receive, "ncclRecv");
+  why_not = library.why_not();
+  if (!why_not.empty()) return nullptr;
+  return std::make_unique<Nccl>(f);
 }
 
 }  // namespace sluice::zero

@@ -1,9 +1,7 @@
 #include "cuda/pages/driver_api.hpp"
 
-#include <string_view>
-
-#include "cuda/loaded_library.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/file/loaded_library.hpp"
 #include "sluice/base/log.hpp"
 
 namespace sluice::offload::cuda {
@@ -26,19 +24,18 @@ struct Functions {
   decltype(&::cuMemSetAccess) mem_set_access;
 };
 
-Functions find_functions(void* library, std::string& missing) {
+Functions find_functions(LoadedLibrary& library) {
   Functions f{};
-  Finder finder(library, missing);
-  finder.find(f.error_name, "cuGetErrorName");
-  finder.find(f.error_text, "cuGetErrorString");
-  finder.find(f.mem_get_granularity, "cuMemGetAllocationGranularity");
-  finder.find(f.mem_create, "cuMemCreate");
-  finder.find(f.mem_release, "cuMemRelease");
-  finder.find(f.mem_address_reserve, "cuMemAddressReserve");
-  finder.find(f.mem_address_free, "cuMemAddressFree");
-  finder.find(f.mem_map, "cuMemMap");
-  finder.find(f.mem_unmap, "cuMemUnmap");
-  finder.find(f.mem_set_access, "cuMemSetAccess");
+  library.find(f.error_name, "cuGetErrorName");
+  library.find(f.error_text, "cuGetErrorString");
+  library.find(f.mem_get_granularity, "cuMemGetAllocationGranularity");
+  library.find(f.mem_create, "cuMemCreate");
+  library.find(f.mem_release, "cuMemRelease");
+  library.find(f.mem_address_reserve, "cuMemAddressReserve");
+  library.find(f.mem_address_free, "cuMemAddressFree");
+  library.find(f.mem_map, "cuMemMap");
+  library.find(f.mem_unmap, "cuMemUnmap");
+  library.find(f.mem_set_access, "cuMemSetAccess");
   return f;
 }
 
@@ -107,21 +104,18 @@ class Driver final : public DriverApi {
 
 CudaError make_error(DriverApi& api, CUresult error, const char* call,
                      const std::string& what_for) {
-  const std::string_view text(call);
   return CudaError(static_cast<int>(error), api.error_name(error), api.error_text(error),
-                   std::string(text.substr(0, text.find('('))), what_for);
+                   function_of(call), what_for);
 }
 
 }  // namespace
 
 std::unique_ptr<DriverApi> load_cuda_driver(std::string& why_not) {
-  void* library = open_library(kLibrary, why_not);
-  if (library == nullptr) return nullptr;
-  std::string missing;
-  const Functions functions = find_functions(library, missing);
-  if (missing.empty()) return std::make_unique<Driver>(functions);
-  why_not = "the driver has no " + missing;
-  return nullptr;
+  LoadedLibrary library(kLibrary, SLUICE_CUDART_FOLDER);
+  const Functions functions = find_functions(library);
+  why_not = library.why_not();
+  if (!why_not.empty()) return nullptr;
+  return std::make_unique<Driver>(functions);
 }
 
 void throw_driver_failed(DriverApi& api, CUresult error, const char* call,

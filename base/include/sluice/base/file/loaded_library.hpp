@@ -1,0 +1,46 @@
+#pragma once
+// Libraries that are loaded by name when they are needed. Not installed: programs that use it link
+// the loader's library.
+
+#include <dlfcn.h>
+
+#include <string>
+#include <string_view>
+
+namespace sluice {
+
+// A library, which stays loaded. Confined to the thread that loads.
+class LoadedLibrary {
+ public:
+  // By the loader, else from `folder`, where the library was when this was built.
+  LoadedLibrary(const std::string& name, const std::string& folder) : name_(name) {
+    for (const std::string& path : {name, folder + "/" + name}) {
+      library_ = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+      if (library_ != nullptr) return;
+    }
+    const char* const error = ::dlerror();
+    why_not_ = error == nullptr ? name + " cannot be loaded" : error;
+  }
+
+  // Null when the library is not loaded, or lacks the function.
+  template <typename Function>
+  void find(Function& function, const char* name) {
+    function = library_ == nullptr ? nullptr : reinterpret_cast<Function>(::dlsym(library_, name));
+    if (function == nullptr && why_not_.empty()) why_not_ = name_ + " has no " + name;
+  }
+
+  // Why the library is not loaded, or the first function that it lacks; empty when all is there.
+  const std::string& why_not() const { return why_not_; }
+
+ private:
+  const std::string name_;
+  void* library_ = nullptr;
+  std::string why_not_;
+};
+
+// "event_record(event, stream)" to "event_record".
+inline std::string function_of(std::string_view call) {
+  return std::string(call.substr(0, call.find('(')));
+}
+
+}  // namespace sluice
