@@ -18,10 +18,7 @@ std::optional<SwapFile> open_locked_file(const std::string& path, DirectIo direc
     UniqueFd lock = open_unshared(path, O_RDWR | O_NONBLOCK);
     if (!lock && errno == ENOENT) continue;  // its owner has removed it meanwhile
     if (!lock) throw IoError(errno, "open", path);
-    if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-      if (errno == EWOULDBLOCK) return std::nullopt;
-      throw IoError(errno, "flock", path);
-    }
+    if (!try_flock(lock.get(), LOCK_EX, path)) return std::nullopt;
     // Owners remove their file while they have it locked: the name stays from here on.
     if (!is_file_at(lock.get(), path) || !is_file_at(file.fd(), path)) continue;
     file.lock_ = std::move(lock);

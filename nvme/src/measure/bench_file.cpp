@@ -17,7 +17,7 @@
 #include "measure/pages.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
-#include "sluice/base/fd.hpp"
+#include "sluice/base/file/unshared.hpp"
 
 namespace sluice::nvme {
 
@@ -148,9 +148,7 @@ bool bench_file_in_use(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (!fd && (errno == ENOENT || errno == EACCES)) return false;
   if (!fd) throw IoError(errno, "open", path);
-  if (::flock(fd.get(), LOCK_SH | LOCK_NB) == 0) return false;
-  if (errno != EWOULDBLOCK) throw IoError(errno, "flock", path);
-  return true;
+  return !try_flock(fd.get(), LOCK_SH, path);
 }
 
 }  // namespace sluice::nvme
