@@ -15,6 +15,8 @@
 #include "file/space_advice.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/random_id.hpp"
+#include "sluice/base/written.hpp"
 #include "sluice/nvme/extend_file.hpp"
 
 namespace sluice::nvme {
@@ -271,6 +273,19 @@ void extend_file(const SwapFile& file, std::uint64_t begin_bytes, std::uint64_t 
   // No truncation afterwards, not even of a failure: it could cut off another owner's bytes.
   const int error_number = reserve_blocks(file.fd(), file.path(), begin_bytes, end_bytes);
   if (error_number != 0) throw_not_allocated(error_number, file.path(), end_bytes, old_bytes);
+}
+
+SwapFile make_nameless_file(const std::string& directory, std::uint64_t size_bytes) {
+  const std::string path = directory + "/.sluice-probe-" + random_id();
+  SwapFile file(path, OpenMode::create, DirectIo::automatic);
+  try {
+    file.allocate(size_bytes);
+  } catch (...) {
+    remove_file_quietly(path);
+    throw;
+  }
+  remove_file(path);
+  return file;
 }
 
 void SwapFile::sync_data() const {

@@ -1,7 +1,5 @@
 #include "sluice/nvme/drive_rates.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <memory>
 
@@ -16,20 +14,6 @@ namespace {
 
 constexpr std::uint64_t kLeastFileBytes = 8 * kMiB;  // a smaller file does not measure a drive
 constexpr std::uint64_t kFreePart = 4;               // at most a quarter of the free space is used
-
-// An unlinked file, open for direct I/O where possible.
-SwapFile make_nameless(const std::string& directory, std::uint64_t size_bytes) {
-  const std::string path = directory + "/rate.sluice." + std::to_string(::getpid());
-  SwapFile file(path, OpenMode::create, DirectIo::automatic);
-  try {
-    file.allocate(size_bytes);
-  } catch (...) {
-    ::unlink(path.c_str());
-    throw;
-  }
-  SLUICE_SYSCALL(::unlink(path.c_str()), path);
-  return file;
-}
 
 // One size for all drives, which the fullest drive has room for.
 std::uint64_t file_bytes_for(std::span<const std::string> directories, std::uint64_t most_bytes) {
@@ -46,7 +30,7 @@ class Drive {
         seconds_(options.seconds),
         engine_(make_backend(options.backend, options.engine.depth, options.io_threads).backend,
                 options.engine),
-        file_(make_nameless(directory, size_bytes)) {}
+        file_(make_nameless_file(directory, size_bytes)) {}
 
   // Writes the file: reads of extents that were only allocated do not touch the drive.
   Ticket begin_fill() {
@@ -114,7 +98,7 @@ void check_drive_rates(std::span<const std::string> directories, std::uint64_t b
       throw DoesNotFit(directory + ": " + format_bytes(free_bytes) +
                        " are free, too little to measure its drive: that needs " +
                        format_bytes(kFreePart * file_bytes));
-    make_nameless(directory, file_bytes);
+    make_nameless_file(directory, file_bytes);
   }
 }
 

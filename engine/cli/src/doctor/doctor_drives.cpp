@@ -111,13 +111,8 @@ void probe_direct_io(const Mount& mount, DriveRow& row) {
         mount.read_only ? "mounted read-only" : "no directory here that this user may write to";
     return;
   }
-  const std::string path = directory + "/.sluice-doctor-" + std::to_string(::getpid());
-  struct Remove {
-    const std::string& path;
-    ~Remove() { ::unlink(path.c_str()); }
-  } remove{path};
   try {
-    const nvme::SwapFile file(path, nvme::OpenMode::create, nvme::DirectIo::automatic);
+    const nvme::SwapFile file = nvme::make_nameless_file(directory);
     row.why_not_direct = file.why_buffered();
     if (!file.direct()) return;
     try_direct_io(file);

@@ -1,7 +1,5 @@
 #include "sluice/plan/storage_choices.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 
@@ -12,16 +10,6 @@
 namespace sluice::plan {
 
 namespace {
-
-// Why files in the directory go through the page cache; empty when they do not. Throws IoError.
-std::string why_buffered_in(const std::string& directory) {
-  const std::string path = directory + "/.sluice-plan-" + std::to_string(::getpid());
-  struct Remove {
-    const std::string& path;
-    ~Remove() { ::unlink(path.c_str()); }
-  } const remove{path};
-  return nvme::SwapFile(path, nvme::OpenMode::create, nvme::DirectIo::automatic).why_buffered();
-}
 
 // The directories of states and scratch, each once.
 std::vector<std::string> directories_of(const Plan& plan) {
@@ -41,7 +29,7 @@ std::vector<std::string> tried_choices(const config::TrainConfig& config,
     return {directory + " is no directory: a run needs one"};
   std::string why_buffered;
   try {
-    why_buffered = why_buffered_in(directory);
+    why_buffered = nvme::make_nameless_file(directory).why_buffered();
   } catch (const IoError& error) {
     return {std::string("a run could not write to its directory: ") + error.what()};
   }

@@ -81,6 +81,10 @@ class SwapFile {
   std::uint32_t memory_alignment_ = 1;
 };
 
+// A file of `size_bytes` allocated bytes in the directory, open for direct I/O where possible. Its
+// name is gone, and its bytes are when it is closed. Throws IoError. Thread-safe.
+SwapFile make_nameless_file(const std::string& directory, std::uint64_t size_bytes = 0);
+
 // More than any drive has free.
 inline constexpr std::uint64_t kUnknownFreeBytes = std::uint64_t{1} << 62U;
 // Free bytes for this process on the file system that holds `path` (statvfs f_bavail);
