@@ -91,8 +91,8 @@ struct DriveArguments {
   std::optional<std::uint64_t> size_bytes;  // absent: 1 GiB in a directory, else the file's
   nvme::BackendKind backend = nvme::BackendKind::automatic;
   unsigned io_threads = 8;  // for the threads backend
-  bool overwrite = false;
-  bool clean = false;
+  bool overwrite = false;   // existing files may be written to
+  bool clean = false;       // the bench files are removed in the end
   std::string html_path;
 };
 struct NvmeBenchArguments : DriveArguments {

@@ -113,12 +113,11 @@ void DriveFile::clean() {
   if (std::exchange(clean_, false)) std::filesystem::remove(file_->path());
 }
 
-std::vector<DriveFile> open_drive_files(const std::vector<std::string>& paths,
-                                        const DriveFileOptions& options, Console& console,
+std::vector<DriveFile> open_drive_files(const DriveFileOptions& options, Console& console,
                                         const std::atomic<int>& stop) {
-  check_are_different(paths);
+  check_are_different(options.paths);
   std::vector<DriveFile> drives;
-  for (const std::string& path : paths) {
+  for (const std::string& path : options.paths) {
     ByteProgress progress(console, "filling " + path, system_clock().seconds);
     drives.emplace_back(path, options, [&](std::uint64_t done, std::uint64_t all) {
       if (stop != 0) throw Interrupted(stop);

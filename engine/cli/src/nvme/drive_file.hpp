@@ -10,23 +10,18 @@
 #include <string>
 #include <vector>
 
+#include "command/arguments.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/nvme/file.hpp"
-#include "sluice/nvme/io_backend.hpp"
 #include "terminal/console.hpp"
 
 namespace sluice::cli {
 
-struct DriveFileOptions {
-  std::optional<std::uint64_t> size_bytes;    // absent: 1 GiB in a directory, else the whole file
+struct DriveFileOptions : DriveArguments {
   std::uint64_t multiple_bytes = kPageBytes;  // the used size is a multiple of it
   // The option that writes to the file, for the message ("--op swap"); empty: the file is only
   // read.
   std::string written_by;
-  bool overwrite = false;  // an existing file may be written to
-  bool clean = false;      // the bench file is removed in the end
-  nvme::BackendKind backend = nvme::BackendKind::automatic;
-  unsigned io_threads = 8;
 };
 
 // The bytes that will be used of the bench file in the directory `path`; absent when `path` is a
@@ -65,8 +60,7 @@ class DriveFile {
 
 // Opens all paths, with a bar on the console while files are filled. Prints a warning for a file
 // that goes through the page cache. Throws Interrupted when `stop` is set.
-std::vector<DriveFile> open_drive_files(const std::vector<std::string>& paths,
-                                        const DriveFileOptions& options, Console& console,
+std::vector<DriveFile> open_drive_files(const DriveFileOptions& options, Console& console,
                                         const std::atomic<int>& stop);
 
 }  // namespace sluice::cli

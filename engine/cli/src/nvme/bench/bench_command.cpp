@@ -302,7 +302,7 @@ std::vector<BenchTarget> open_targets(const NvmeBenchArguments& arguments, Conso
     if (const auto size_bytes = bench_file_bytes(path, options)) check_load(arguments, *size_bytes);
   }
   std::vector<BenchTarget> targets;
-  for (DriveFile& drive : open_drive_files(arguments.paths, options, console, stop)) {
+  for (DriveFile& drive : open_drive_files(options, console, stop)) {
     targets.emplace_back(arguments, std::move(drive));
   }
   return targets;

@@ -8,16 +8,9 @@
 namespace sluice::cli {
 
 DriveFileOptions drive_options(const NvmeBenchArguments& arguments) {
-  DriveFileOptions options;
-  options.size_bytes = arguments.size_bytes;
-  options.multiple_bytes = arguments.block_bytes;
-  if (arguments.pattern != nvme::LoadPattern::read)
-    options.written_by = "--op " + std::string(name_of(arguments.pattern));
-  options.overwrite = arguments.overwrite;
-  options.clean = arguments.clean;
-  options.backend = arguments.backend;
-  options.io_threads = arguments.io_threads;
-  return options;
+  const bool writes = arguments.pattern != nvme::LoadPattern::read;
+  return {arguments, arguments.block_bytes,
+          writes ? "--op " + std::string(name_of(arguments.pattern)) : ""};
 }
 
 bool has_order(nvme::LoadPattern pattern) {

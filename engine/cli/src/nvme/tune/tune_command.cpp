@@ -258,17 +258,6 @@ void check_outputs(const NvmeTuneArguments& arguments) {
                "--out and --html name the same file, " + arguments.out_path);
 }
 
-DriveFileOptions drive_options(const NvmeTuneArguments& arguments) {
-  DriveFileOptions options;
-  options.size_bytes = arguments.size_bytes;
-  options.written_by = "nvme tune";
-  options.overwrite = arguments.overwrite;
-  options.clean = arguments.clean;
-  options.backend = arguments.backend;
-  options.io_threads = arguments.io_threads;
-  return options;
-}
-
 // Measures for the seconds that were asked for. Throws Interrupted when `stop` is set.
 TuneOutcome tune(const NvmeTuneArguments& arguments, const std::vector<DriveFile>& drives,
                  const std::atomic<int>& stop, Console& console) {
@@ -304,7 +293,7 @@ int run_nvme_tune(const NvmeTuneArguments& arguments, Session& session) {
   const StopSignals signals;
   check_outputs(arguments);
   std::vector<DriveFile> drives =
-      open_drive_files(arguments.paths, drive_options(arguments), console, signals.stop());
+      open_drive_files({arguments, kPageBytes, "nvme tune"}, console, signals.stop());
   const TuneOutcome outcome = tune(arguments, drives, signals.stop(), console);
 
   for (DriveFile& drive : drives) drive.clean();  // first: it may be the room for what follows
