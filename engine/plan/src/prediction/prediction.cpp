@@ -11,6 +11,7 @@
 #include "prediction/step_costs.hpp"
 #include "sluice/base/text.hpp"
 #include "sluice/plan/plan.hpp"
+#include "step/step_seconds.hpp"
 
 namespace sluice::plan {
 
@@ -225,11 +226,7 @@ Prediction predict(const Plan& plan, const MachineRates& rates) {
   prediction.copy_seconds =
       over(static_cast<double>(plan.traffic.h2d_bytes + plan.traffic.d2h_bytes),
            rates.copy_bytes_per_second);
-  const auto links = prediction.links();
-  prediction.bound_by =
-      std::max_element(links.begin(), links.end(), [](const auto& a, const auto& b) {
-        return a.second < b.second;
-      })->first;
+  prediction.bound_by = longest(prediction.links());
   // The first steps have no updates of earlier steps to wait for.
   constexpr int kWarm = 2;
   constexpr int kCounted = 2;

@@ -4,6 +4,7 @@
 
 #include "sluice/plan/stages.hpp"
 #include "step/home_bytes.hpp"
+#include "step/step_seconds.hpp"
 
 namespace sluice::plan {
 

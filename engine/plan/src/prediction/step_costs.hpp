@@ -31,11 +31,6 @@ struct Update {
   double tiles = 0;  // tiles of its states; 0 when an update reads none
 };
 
-// `amount` over `rate`; 0 where either is unknown.
-inline double over(double amount, double rate) {
-  return amount > 0 && rate > 0 ? amount / rate : 0;
-}
-
 // Constant after construction; plan and rates outlive it.
 class Costs {
  public:

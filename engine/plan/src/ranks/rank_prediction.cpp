@@ -1,13 +1,14 @@
 // Seconds of a step of many ranks, from the work of one.
 
 #include <algorithm>
-#include <array>
 #include <utility>
+#include <vector>
 
 #include "sluice/base/dtype.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/plan/plan.hpp"
 #include "sluice/plan/rank_plan.hpp"
+#include "step/step_seconds.hpp"
 #include "totals/traffic.hpp"
 
 namespace sluice::plan {
@@ -15,10 +16,6 @@ namespace sluice::plan {
 using offload::Tier;
 
 namespace {
-
-double over(double amount, double rate) {
-  return amount > 0 && rate > 0 ? amount / rate : 0;
-}
 
 // The plan with each unit's input on the device: all that its links still move are shards.
 Plan without_inputs(const Plan& plan) {
@@ -109,16 +106,10 @@ RankPrediction predict_ranks(const StepWork& work, const RankSetting& setting) {
   SLUICE_CHECK(setting.ranks == 1 || setting.network_bytes_per_second > 0,
                "several ranks need a rate of the network");
   RankPrediction prediction = links_of(work, setting);
-  const std::array<std::pair<const char*, double>, 5> links = {
-      {{"compute", prediction.compute_seconds},
-       {"update", prediction.update_seconds},
-       {"copies", prediction.copy_seconds},
-       {"drive", prediction.drive_seconds},
-       {"network", prediction.gather_seconds + prediction.reduce_seconds}}};
-  prediction.bound_by =
-      std::max_element(links.begin(), links.end(), [](const auto& a, const auto& b) {
-        return a.second < b.second;
-      })->first;
+  const auto own = prediction.links();
+  std::vector<std::pair<const char*, double>> links(own.begin(), own.end());
+  links.emplace_back("network", prediction.gather_seconds + prediction.reduce_seconds);
+  prediction.bound_by = longest(links);
   prediction.step_seconds = bound_of(work, prediction) + work.beyond_bound;
   prediction.tokens_per_second =
       over(work.tokens * static_cast<double>(setting.ranks), prediction.step_seconds);

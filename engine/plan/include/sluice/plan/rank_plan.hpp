@@ -120,17 +120,10 @@ struct RankSetting {
   double network_bytes_per_second = 0;
 };
 
-// Predicted seconds of a step of each rank.
-struct RankPrediction {
-  double step_seconds = 0;
-  double tokens_per_second = 0;  // all ranks together
-  double compute_seconds = 0;
+// Predicted seconds of a step of each rank, and tokens of all ranks. `bound_by` may be "network".
+struct RankPrediction : Prediction {
   double gather_seconds = 0;
   double reduce_seconds = 0;
-  double copy_seconds = 0;
-  double drive_seconds = 0;
-  double update_seconds = 0;
-  std::string bound_by;  // the longest: "compute", "network", "copies", "drive", "update"
 };
 // The longest link bounds a step whose links overlap; without overlap they add. With one rank the
 // links and the step are those of predict(). Throws InvalidArgument when several ranks have no
