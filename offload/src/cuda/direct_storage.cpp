@@ -10,6 +10,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/nvme/bench_file.hpp"
+#include "sluice/nvme/paired_ratios.hpp"
 #include "sluice/offload/scratch_file.hpp"
 #include "sluice/offload/swap_store.hpp"
 
@@ -19,12 +20,6 @@ namespace cuda {
 namespace {
 
 constexpr std::size_t kChunkBytes = kMiB;  // of host memory, for writing and comparing
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 // The message of the exception that `work()` throws; empty without one.
 template <typename Work>
@@ -80,8 +75,8 @@ class Bench {
       staged.push_back(staged_seconds);
     }
     const auto size_bytes = static_cast<double>(range_.size_bytes);
-    found.cufile_bytes_per_second = size_bytes / median(by_cufile);
-    found.staged_bytes_per_second = size_bytes / median(staged);
+    found.cufile_bytes_per_second = size_bytes / nvme::quantile_of(by_cufile, 0.5);
+    found.staged_bytes_per_second = size_bytes / nvme::quantile_of(staged, 0.5);
   }
 
  private:
