@@ -79,33 +79,45 @@ std::uint64_t missing_disk_bytes(const Stripe& stripe, std::size_t part, SlotSet
   return missing_bytes;
 }
 
+namespace {
+
+// The wanted slots, of the files that open_part(path, part) opens.
+template <typename OpenPart>
+SlotFiles open_slots(const Stripe& stripe, SlotSet wanted, const OpenPart& open_part) {
+  SlotFiles files;
+  for (int slot = 0; slot < kSlotCount; ++slot) {
+    if (!wanted.at(index_of_slot(slot))) continue;
+    std::vector<nvme::SwapFile> parts;
+    for (std::size_t part = 0; part < stripe.directories.size(); ++part)
+      parts.push_back(open_part(slot_path(stripe.directories[part], slot, part), part));
+    files.at(index_of_slot(slot)).emplace(std::move(parts), stripe.layout);
+  }
+  return files;
+}
+
+}  // namespace
+
 SlotFiles open_slot_files(const Stripe& stripe, SlotSet wanted, std::uint64_t file_bytes,
                           nvme::DirectIo direct) {
-  SlotFiles files;
   std::vector<std::string> created;
+  const auto open_part = [&](const std::string& path, std::size_t part) {
+    if (!file_exists(path)) created.push_back(path);
+    nvme::SwapFile file(path, nvme::OpenMode::create, direct, part);
+    const std::uint64_t part_bytes = stripe.layout.part_bytes(part, file_bytes);
+    // Not repeated where all is there: XFS wants the blocks free a second time.
+    if (file_length_bytes(path) < part_bytes || file_disk_bytes(path) < part_bytes)
+      file.allocate(part_bytes);
+    return file;
+  };
   try {
-    for (int slot = 0; slot < kSlotCount; ++slot) {
-      if (!wanted.at(index_of_slot(slot))) continue;
-      std::vector<nvme::SwapFile> parts;
-      for (std::size_t part = 0; part < stripe.directories.size(); ++part) {
-        const std::string path = slot_path(stripe.directories[part], slot, part);
-        if (!file_exists(path)) created.push_back(path);
-        nvme::SwapFile& file = parts.emplace_back(path, nvme::OpenMode::create, direct, part);
-        const std::uint64_t part_bytes = stripe.layout.part_bytes(part, file_bytes);
-        // Not repeated where all is there: XFS wants the blocks free a second time.
-        if (file_length_bytes(path) < part_bytes || file_disk_bytes(path) < part_bytes) {
-          file.allocate(part_bytes);
-        }
-      }
-      auto& file = files.at(index_of_slot(slot));
-      file.emplace(std::move(parts), stripe.layout);
-      check_alignment(*file);
-    }
+    SlotFiles files = open_slots(stripe, wanted, open_part);
+    for (const std::optional<nvme::StripedFile>& file : files)
+      if (file) check_alignment(*file);
+    return files;
   } catch (...) {
     for (const std::string& path : created) remove_file_quietly(path);
     throw;
   }
-  return files;
 }
 
 bool have_all_blocks(const SlotFiles& files, std::uint64_t file_bytes) {
@@ -151,17 +163,9 @@ void check_still_there(const SlotFiles& files, std::uint64_t file_bytes, bool ha
 }
 
 SlotFiles open_slot_files_read_only(const Stripe& stripe, SlotSet wanted) {
-  SlotFiles files;
-  for (int slot = 0; slot < kSlotCount; ++slot) {
-    if (!wanted.at(index_of_slot(slot))) continue;
-    std::vector<nvme::SwapFile> parts;
-    for (std::size_t part = 0; part < stripe.directories.size(); ++part) {
-      parts.emplace_back(slot_path(stripe.directories[part], slot, part), nvme::OpenMode::read_only,
-                         nvme::DirectIo::automatic, part);
-    }
-    files.at(index_of_slot(slot)).emplace(std::move(parts), stripe.layout);
-  }
-  return files;
+  return open_slots(stripe, wanted, [](const std::string& path, std::size_t part) {
+    return nvme::SwapFile(path, nvme::OpenMode::read_only, nvme::DirectIo::automatic, part);
+  });
 }
 
 }  // namespace sluice::offload
