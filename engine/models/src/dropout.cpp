@@ -9,6 +9,7 @@
 #include <cassert>
 #include <cmath>
 
+#include "saved_stream.hpp"
 #include "sluice/base/error.hpp"
 
 namespace sluice::models {
@@ -25,17 +26,13 @@ class Dropout : public torch::autograd::Function<Dropout> {
   static torch::Tensor forward(AutogradContext* ctx, const torch::Tensor& x, double p,
                                const PhiloxStream& stream) {
     ctx->saved_data["p"] = p;
-    ctx->saved_data["stream"] =
-        std::vector<std::int64_t>{stream.key[0], stream.key[1], stream.high[0], stream.high[1]};
+    save_stream(*ctx, stream);
     return dropped(x, p, stream);
   }
 
   // Draws the forward's mask again, so no mask is saved.
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
-    const std::vector<std::int64_t> words = ctx->saved_data["stream"].toIntVector();
-    const auto word = [&](std::size_t i) { return static_cast<std::uint32_t>(words[i]); };
-    const PhiloxStream stream{{word(0), word(1)}, {word(2), word(3)}};
-    return {dropped(gradients[0], ctx->saved_data["p"].toDouble(), stream), {}, {}};
+    return {dropped(gradients[0], ctx->saved_data["p"].toDouble(), saved_stream(*ctx)), {}, {}};
   }
 
  private:

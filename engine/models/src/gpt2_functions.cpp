@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "logits_chunks.hpp"
+#include "saved_stream.hpp"
 #include "sluice/models/dropout.hpp"
 
 namespace sluice::models {
@@ -238,8 +239,7 @@ class DroppedAttention : public torch::autograd::Function<DroppedAttention> {
     ctx->saved_data["batch"] = batch;
     ctx->saved_data["heads"] = heads;
     ctx->saved_data["p"] = p;
-    ctx->saved_data["stream"] =
-        std::vector<std::int64_t>{stream.key[0], stream.key[1], stream.high[0], stream.high[1]};
+    save_stream(*ctx, stream);
     const Heads all = split_heads(qkv, batch, heads);
     Tensor out = torch::empty({qkv.size(0), qkv.size(1) / 3}, qkv.options());
     const Tensor placed = out.view({batch, -1, heads, all.q.size(3)}).transpose(1, 2);
@@ -256,9 +256,7 @@ class DroppedAttention : public torch::autograd::Function<DroppedAttention> {
     const std::int64_t batch = ctx->saved_data["batch"].toInt();
     const std::int64_t heads = ctx->saved_data["heads"].toInt();
     const double p = ctx->saved_data["p"].toDouble();
-    const std::vector<std::int64_t> words = ctx->saved_data["stream"].toIntVector();
-    const auto word = [&](std::size_t i) { return static_cast<std::uint32_t>(words[i]); };
-    const PhiloxStream stream{{word(0), word(1)}, {word(2), word(3)}};
+    const PhiloxStream stream = saved_stream(*ctx);
     const Heads all = split_heads(qkv, batch, heads);
     const Tensor of_out = gradients[0].view({batch, -1, heads, all.q.size(3)}).transpose(1, 2);
     Tensor of_qkv = torch::empty_like(qkv);
