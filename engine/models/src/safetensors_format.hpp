@@ -31,4 +31,13 @@ inline std::uint64_t element_count(const std::vector<std::int64_t>& shape) {
   return count;
 }
 
+// Throws InvalidArgument unless the tensor `name` of `count` elements has `size` from `offset` on.
+inline void check_elements(const std::string& path, const std::string& name, std::uint64_t count,
+                           std::uint64_t offset, std::size_t size) {
+  SLUICE_CHECK(offset <= count && size <= count - offset,
+               path + ": elements " + std::to_string(offset) + " to " +
+                   std::to_string(offset + size) + " of tensor " + name + ", which has " +
+                   std::to_string(count));
+}
+
 }  // namespace sluice::models

@@ -226,10 +226,7 @@ void SafetensorsReader::read_fp32(const TensorEntry& tensor, std::uint64_t offse
                                   std::span<float> values) const {
   const std::uint64_t element_bytes = size_of(tensor.dtype);
   const std::uint64_t count = tensor.size_bytes / element_bytes;
-  SLUICE_CHECK(offset_count <= count && values.size() <= count - offset_count,
-               path_ + ": elements " + std::to_string(offset_count) + " to " +
-                   std::to_string(offset_count + values.size()) + " of tensor " + tensor.name +
-                   ", which has " + std::to_string(count));
+  check_elements(path_, tensor.name, count, offset_count, values.size());
   const std::uint64_t begin_bytes = tensor.offset_bytes + offset_count * element_bytes;
   if (tensor.dtype == DType::fp32) {
     read_exactly(fd_.get(), path_, std::as_writable_bytes(values), begin_bytes);

@@ -123,11 +123,7 @@ void SafetensorsWriter::write_fp32(std::size_t index, std::uint64_t offset_count
   SLUICE_CHECK(fd_, path_ + ": already finished");
   SLUICE_CHECK(index < tensors_.size(), path_ + ": tensor " + std::to_string(index) + " of " +
                                             std::to_string(tensors_.size()));
-  const std::uint64_t count = counts_[index];
-  SLUICE_CHECK(offset_count <= count && values.size() <= count - offset_count,
-               path_ + ": elements " + std::to_string(offset_count) + " to " +
-                   std::to_string(offset_count + values.size()) + " of tensor " +
-                   tensors_[index].name + ", which has " + std::to_string(count));
+  check_elements(path_, tensors_[index].name, counts_[index], offset_count, values.size());
   if (values.empty()) return;
   synced_ = false;
   const std::uint64_t begin_bytes = offsets_bytes_[index] + offset_count * size_of(dtype_);
