@@ -65,10 +65,8 @@ std::uint64_t unit_bytes(std::string_view name, std::string_view text) {
     if (equal_ignoring_case(unit.name, name)) return unit.bytes;
     names.push_back(unit.name);
   }
-  const std::string nearest = nearest_unit(name, names);
   throw InvalidArgument("\"" + std::string(text) + "\" has the unknown unit \"" +
-                        std::string(name) + "\"" +
-                        (nearest.empty() ? "" : "; did you mean " + nearest + "?") +
+                        std::string(name) + "\"" + did_you_mean(nearest_unit(name, names)) +
                         " (units: B, KB, MB, GB, TB, KiB or K, MiB or M, GiB or G, TiB or T)");
 }
 

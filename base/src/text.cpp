@@ -64,6 +64,10 @@ std::string nearest_name(std::string_view name, std::span<const std::string_view
   return best;
 }
 
+std::string did_you_mean(std::string_view nearest) {
+  return nearest.empty() ? "" : "; did you mean \"" + std::string(nearest) + "\"?";
+}
+
 std::string format_count(unsigned long long count) {
   std::string digits = std::to_string(count);
   for (std::size_t at = digits.size(); at > 3;) {

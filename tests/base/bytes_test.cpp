@@ -98,7 +98,7 @@ TEST(ParseBytes, KeepsWholeBytesOfAFraction) {
 }
 
 TEST(ParseBytes, NamesTheNearestUnit) {
-  EXPECT_THAT(error_of_parsing("64MiBs"), HasSubstr("did you mean MiB?"));
+  EXPECT_THAT(error_of_parsing("64MiBs"), HasSubstr("did you mean \"MiB\"?"));
   EXPECT_THAT(error_of_parsing("64 parsec"), HasSubstr("unknown unit \"parsec\""));
   for (const char* text : {"64 parsec", "100PB", "100PiB", "1X"}) {
     EXPECT_THAT(error_of_parsing(text), ::testing::Not(HasSubstr("did you mean")));

@@ -50,6 +50,18 @@ TEST(NearestName, IsEmptyWhenNothingIsNear) {
   EXPECT_EQ(nearest_name("anything", {}), "");
 }
 
+TEST(DidYouMean, IsEmptyWithoutAName) {
+  EXPECT_EQ(did_you_mean("Adam"), "; did you mean \"Adam\"?");
+  EXPECT_EQ(did_you_mean(""), "");
+}
+
+TEST(Join, PutsTheSeparatorBetweenTheParts) {
+  EXPECT_EQ(join(std::vector<std::string>{"a", "", "c"}, ", "), "a, , c");
+  EXPECT_EQ(join(kNames, "|").substr(0, kNames[0].size() + 1), std::string(kNames[0]) + "|");
+  EXPECT_EQ(join(std::vector<int>{-1, 20}, ","), "-1,20");
+  EXPECT_EQ(join(std::vector<std::string>{}, ", "), "");
+}
+
 TEST(ParseNumber, TakesWholeTextsOnly) {
   EXPECT_EQ(parse_number<int>("-17"), -17);
   EXPECT_EQ(parse_number<std::uint64_t>("18446744073709551615"), ~std::uint64_t{0});

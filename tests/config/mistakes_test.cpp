@@ -123,7 +123,7 @@ const Mistake kMistakes[] = {
     {R"({"train_batch_size": 1.5})",
      R"(1:2: train_batch_size: expected integer in [1, 1e9], found 1.5 (number))"},
     {R"({"train_batch_size": 8, "sluice": {"host_bytes": "64MiX"}})",
-     R"(1:36: sluice.host_bytes: "64MiX" has the unknown unit "MiX"; did you mean MiB? (units: B, KB, MB, GB, TB, KiB or K, MiB or M, GiB or G, TiB or T))"},
+     R"(1:36: sluice.host_bytes: "64MiX" has the unknown unit "MiX"; did you mean "MiB"? (units: B, KB, MB, GB, TB, KiB or K, MiB or M, GiB or G, TiB or T))"},
     {R"({"train_batch_size": 8, "sluice": {"device": "gpu"}})",
      R"(1:36: sluice.device: expected "auto", "host", "cuda" or "cuda:1", found "gpu" (string))"},
     {R"({"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale_window": 0}})",

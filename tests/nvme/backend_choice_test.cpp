@@ -26,9 +26,9 @@ TEST(ParseBackend, KnowsTheFourNames) {
 
 TEST(ParseBackend, NamesTheNearestOnAMistake) {
   EXPECT_THAT(message_of<InvalidArgument>([] { parse_backend("iouring"); }),
-              AllOf(HasSubstr("\"iouring\""), HasSubstr("did you mean io_uring")));
+              AllOf(HasSubstr("\"iouring\""), HasSubstr("did you mean \"io_uring\"?")));
   EXPECT_THAT(message_of<InvalidArgument>([] { parse_backend("aio"); }),
-              AllOf(HasSubstr("\"aio\""), HasSubstr("io_uring, libaio or threads")));
+              AllOf(HasSubstr("\"aio\""), HasSubstr("io_uring, libaio, threads")));
 }
 
 TEST(MakeBackend, RefusesDepthAndThreadsOutOfRange) {

@@ -30,12 +30,6 @@ config::OptimizerConfig with_values_of(config::OptimizerConfig optimizer,
   return optimizer;
 }
 
-std::string text_of(const std::vector<std::string>& patterns) {
-  std::string text;
-  for (const std::string& pattern : patterns) text += (text.empty() ? "" : ", ") + pattern;
-  return text;
-}
-
 // "h.0.ln_1.weight, h.1.ln_1.weight": names that a mistaken pattern may mean.
 std::string near_names(const std::string& pattern, const std::vector<std::string>& names) {
   constexpr std::size_t kMostNames = 3;
@@ -53,7 +47,7 @@ std::string near_names(const std::string& pattern, const std::vector<std::string
   }
   if (near.empty() && !names.empty())
     return "the names here are such as " + names.front() + " and " + names.back();
-  return "near names are " + text_of(near);
+  return "near names are " + join(near, ", ");
 }
 
 // The entries of the configuration, and which of them take which parameter.
@@ -111,7 +105,7 @@ class Division {
     group.optimizer = config_.optimizer;
     group.name = entries().empty() ? "all" : "the others";
     if (entry < entries().size()) {
-      group.name = text_of(entries()[entry].match);
+      group.name = join(entries()[entry].match, ", ");
       group.optimizer = with_values_of(config_.optimizer, entries()[entry]);
     }
     if (no_decay) {
@@ -157,7 +151,7 @@ class Division {
                  where +
                      "matches only parameters that an earlier group has, the first that matches: "
                      "group " +
-                     std::to_string(taken_by) + ", \"" + text_of(entries()[taken_by].match) +
+                     std::to_string(taken_by) + ", \"" + join(entries()[taken_by].match, ", ") +
                      "\"; put the narrower group first");
     throw InvalidArgument(where +
                           "matches no parameter that trains; a pattern is the whole name, \"*\" "

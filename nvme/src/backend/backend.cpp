@@ -2,8 +2,8 @@
 #include <string>
 
 #include "backend/backends.hpp"
+#include "backend/index_of.hpp"
 #include "sluice/base/error.hpp"
-#include "sluice/base/text.hpp"
 #include "sluice/nvme/io_backend.hpp"
 
 namespace sluice::nvme {
@@ -72,15 +72,8 @@ std::unique_ptr<IoBackend> try_make(const Candidate& candidate, unsigned depth,
 }  // namespace
 
 BackendKind parse_backend(std::string_view name) {
-  if (name == "auto") return BackendKind::automatic;
-  if (name == "io_uring") return BackendKind::io_uring;
-  if (name == "libaio") return BackendKind::libaio;
-  if (name == "threads") return BackendKind::threads;
   constexpr std::array<std::string_view, 4> kNames{"auto", "io_uring", "libaio", "threads"};
-  const std::string nearest = nearest_name(name, kNames);
-  throw InvalidArgument("unknown I/O backend \"" + std::string(name) +
-                        "\": expected auto, io_uring, libaio or threads" +
-                        (nearest.empty() ? "" : " (did you mean " + nearest + "?)"));
+  return static_cast<BackendKind>(index_of("I/O backend", name, kNames));
 }
 
 BackendChoice make_backend(BackendKind kind, unsigned depth, unsigned io_threads,

@@ -6,6 +6,7 @@
 #include <random>
 #include <string>
 
+#include "backend/index_of.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/text.hpp"
@@ -16,20 +17,6 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kPatternNames{"read", "write", "mixed", "swap"};
 constexpr std::array<std::string_view, 2> kAccessNames{"sequential", "random"};
-
-template <std::size_t count>
-std::size_t index_of(std::string_view what, std::string_view name,
-                     const std::array<std::string_view, count>& names) {
-  const auto found = std::find(names.begin(), names.end(), name);
-  if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
-  std::string expected;
-  for (const std::string_view known : names)
-    expected += (expected.empty() ? "" : ", ") + std::string(known);
-  const std::string nearest = nearest_name(name, names);
-  throw InvalidArgument("unknown " + std::string(what) + " \"" + std::string(name) +
-                        "\": expected one of " + expected +
-                        (nearest.empty() ? "" : " (did you mean " + nearest + "?)"));
-}
 
 }  // namespace
 

@@ -11,6 +11,7 @@
 
 #include "sluice/base/error.hpp"
 #include "sluice/base/json/json_reader.hpp"
+#include "sluice/base/text.hpp"
 #include "sluice/base/written.hpp"
 #include "sluice/offload/swap_state.hpp"
 #include "swap/manifest.hpp"
@@ -72,9 +73,8 @@ void replace_rank_manifest(const std::string& directory, const RankManifest& man
                            Durability durability) {
   std::string text = "{\"format\": \"" + std::string(kFormat) +
                      "\", \"version\": " + std::to_string(kVersion) +
-                     ",\n \"step\": " + std::to_string(manifest.step) + ", \"digests\": [";
-  for (std::size_t rank = 0; rank < manifest.digests.size(); ++rank)
-    text += (rank == 0 ? "" : ", ") + std::to_string(manifest.digests[rank]);
+                     ",\n \"step\": " + std::to_string(manifest.step) + ", \"digests\": [" +
+                     join(manifest.digests, ", ");
   text = with_trailer(std::move(text) + "]}\n");
   const bool durable = durability == Durability::power;
   replace_file(rank_manifest_path(directory), text,

@@ -13,6 +13,7 @@
 #include "sluice/base/fd.hpp"
 #include "sluice/base/json/json_reader.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/text.hpp"
 #include "sluice/base/written.hpp"
 #include "swap/manifest.hpp"
 #include "swap/store_files.hpp"
@@ -94,12 +95,6 @@ std::optional<Label> load_label(const std::string& directory) {
   }
 }
 
-std::string list_of(const std::vector<std::string>& directories) {
-  std::string text;
-  for (const std::string& directory : directories) text += (text.empty() ? "" : ", ") + directory;
-  return text;
-}
-
 std::string part_text(std::size_t part, std::size_t parts) {
   return "part " + std::to_string(part + 1) + " of " + std::to_string(parts);
 }
@@ -156,7 +151,7 @@ std::vector<std::string> places_now(const Label& label, const SwapPlace& place) 
 // `otherwise`: where not all parts are found.
 std::string order_text(const std::vector<std::string>& found, const std::string& otherwise) {
   const bool all = std::find(found.begin(), found.end(), "") == found.end();
-  return all ? "name the directories in the order " + list_of(found) : otherwise;
+  return all ? "name the directories in the order " + join(found, ", ") : otherwise;
 }
 
 // Behind the other ways out.
@@ -288,12 +283,12 @@ Stripe stripe_of_committed(const SwapPlace& place, const Manifest& manifest) {
     if (place.further.empty()) return {"", {place.directory}, {}};
     throw StorageError(place.directory,
                        "holds a run that lies in this directory alone, not striped over " +
-                           list_of(place.directories()) + ": name this one only, or begin anew");
+                           join(place.directories(), ", ") + ": name this one only, or begin anew");
   }
   Label label = first_label(place.directory, manifest.store_id);
   if (label.directories.size() != 1 + place.further.size()) {
     throw StorageError(place.directory, "holds a run that is striped over " +
-                                            list_of(label.directories) +
+                                            join(label.directories, ", ") +
                                             ": name as many directories, in this order, or begin "
                                             "anew elsewhere");
   }
@@ -308,7 +303,7 @@ void warn_if_moved(const Stripe& stripe) {
   const std::vector<std::string> further(stripe.directories.begin() + 1, stripe.directories.end());
   log(LogLevel::warn, stripe.first() + " was " + label->first() +
                           " when the run had it: its other parts are read where they were then, " +
-                          list_of(further));
+                          join(further, ", "));
 }
 
 void write_labels(const Stripe& stripe, LabelState state) {
@@ -343,7 +338,7 @@ void follow_moved_parts(const SwapPlace& place) {
   for (std::size_t part = 1; part < now.size(); ++part)
     if (!is_part_of(label_if_readable(now[part]), label->store_id, part)) return;
   log(LogLevel::info, place.directory + ": noted where its drives are mounted now, " +
-                          list_of(now) + " (before: " + list_of(label->directories) + ")");
+                          join(now, ", ") + " (before: " + join(label->directories, ", ") + ")");
   write_labels({std::move(label->store_id), std::move(now), std::move(label->layout)},
                label->committed ? LabelState::committed : LabelState::new_store);
 }

@@ -10,6 +10,7 @@
 #include "launch/rank_cores.hpp"
 #include "message_of.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/text.hpp"
 #include "sluice/base/threads.hpp"
 
 namespace sluice::cli {
@@ -21,7 +22,7 @@ using ::testing::HasSubstr;
 std::string shown(const std::vector<Host>& hosts) {
   std::string text;
   for (const Host& host : hosts)
-    text += (text.empty() ? "" : " ") + host.name + ":" + join(host.slots);
+    text += (text.empty() ? "" : " ") + host.name + ":" + join(host.slots, ",");
   return text;
 }
 

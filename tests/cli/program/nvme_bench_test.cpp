@@ -285,7 +285,7 @@ TEST_F(NvmeBench, BadInputIsOneLineThatSaysWhat) {
   expect_refused(2, "--depth", {dir_.path(), "--depth", "0"});
   expect_refused(2, "multiple of 4096", {dir_.path(), "--block", "1000"});
   expect_refused(2, "--size", {dir_.path(), "--size", "0"});
-  expect_refused(2, "did you mean write", {dir_.path(), "--op", "wrote"});
+  expect_refused(2, "did you mean \"write\"?", {dir_.path(), "--op", "wrote"});
   expect_refused(2, "io_uring", {dir_.path(), "--backend", "iouring"});
   expect_refused(2, "--seconds", {dir_.path(), "--seconds", "-1"});
   expect_refused(2, "swap is sequential",

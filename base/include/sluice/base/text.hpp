@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <type_traits>
 #include <vector>
 
 namespace sluice {
@@ -23,6 +24,26 @@ bool equal_ignoring_case(std::string_view a, std::string_view b);
 // Damerau-Levenshtein) to `name`, ignoring case. Empty when every candidate differs in more than a
 // third of the longer name.
 std::string nearest_name(std::string_view name, std::span<const std::string_view> candidates);
+
+// The end of a message about a mistyped name: "; did you mean "Adam"?". Empty when `nearest` is.
+std::string did_you_mean(std::string_view nearest);
+
+// The parts with `separator` between them. Parts are texts or whole numbers.
+template <typename Parts>
+std::string join(const Parts& parts, std::string_view separator) {
+  std::string text;
+  std::string_view lead;  // empty before the first part
+  for (const auto& part : parts) {
+    text += lead;
+    lead = separator;
+    if constexpr (std::is_integral_v<std::remove_cvref_t<decltype(part)>>) {
+      text += std::to_string(part);
+    } else {
+      text += part;
+    }
+  }
+  return text;
+}
 
 // The number that the whole `text` is, as std::from_chars reads it: without spaces and without '+',
 // in every locale. nullopt where the text is no number, or none that a T holds.

@@ -108,8 +108,7 @@ std::vector<std::string> command_names(const CLI::App& command) {
 
 std::string nearest(const std::string& name, const std::vector<std::string>& candidates) {
   const std::vector<std::string_view> views(candidates.begin(), candidates.end());
-  const std::string found = nearest_name(name, views);
-  return found.empty() ? "" : "; did you mean " + quoted(found) + "?";
+  return did_you_mean(nearest_name(name, views));
 }
 
 std::string unexpected_argument(const CLI::App& command, const std::string& argument) {

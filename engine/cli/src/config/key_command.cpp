@@ -99,7 +99,7 @@ std::string nearest_key(const std::string& name) {
   }
   std::string near = nearest_name(name, names);
   if (near.empty()) near = config::name_of_first_words(name, names);
-  return near.empty() ? "" : "; did you mean \"" + near + "\"?";
+  return did_you_mean(near);
 }
 
 // All that the table says of a key.

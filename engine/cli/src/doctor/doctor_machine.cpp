@@ -53,12 +53,10 @@ std::string simd_features() {
 
 DoctorRow adam_row() {
   try {
-    std::string names;
-    for (const std::string& name : cpu_adam::kernel_names())
-      names += (names.empty() ? "" : ", ") + name;
     return {"cpu_adam",
             DoctorState::on,
-            std::string(cpu_adam::kernel_in_use()) + " (this build has: " + names + ")",
+            std::string(cpu_adam::kernel_in_use()) +
+                " (this build has: " + join(cpu_adam::kernel_names(), ", ") + ")",
             {}};
   } catch (const InvalidArgument& error) {  // SLUICE_SIMD names a kernel that does not exist
     return {"cpu_adam", DoctorState::off, error.what(), {}};

@@ -5,6 +5,7 @@
 #include "launch/program.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/launch_environment.hpp"
+#include "sluice/base/text.hpp"
 
 namespace sluice::cli {
 
@@ -29,7 +30,7 @@ std::string master_address(const LaunchArguments& arguments, const std::vector<H
 // GPUs other than the named ones are hidden from the ranks of the host.
 Line hide_gpus(const Host& host) {
   if (!host.is_filtered) return {};
-  return {"env", "CUDA_VISIBLE_DEVICES=" + join(host.slots)};
+  return {"env", "CUDA_VISIBLE_DEVICES=" + join(host.slots, ",")};
 }
 
 bool have_equal_slots(const std::vector<Host>& hosts) {

@@ -64,9 +64,9 @@ std::vector<int> parse_slots(const std::string& flag, const std::string& text, c
   for (const std::string& part : split(text, ',')) {
     const std::optional<int> slot = to_number(part);
     SLUICE_CHECK(slot, flag + ": \"" + part + "\" is no number of a slot (HOST:0,2)");
-    SLUICE_CHECK(
-        std::find(host.slots.begin(), host.slots.end(), *slot) != host.slots.end(),
-        flag + ": " + host.name + " has no slot " + part + "; its slots are " + join(host.slots));
+    SLUICE_CHECK(std::find(host.slots.begin(), host.slots.end(), *slot) != host.slots.end(),
+                 flag + ": " + host.name + " has no slot " + part + "; its slots are " +
+                     join(host.slots, ","));
     SLUICE_CHECK(std::find(slots.begin(), slots.end(), *slot) == slots.end(),
                  flag + ": slot " + part + " of " + host.name + " is there twice");
     slots.push_back(*slot);
@@ -115,12 +115,6 @@ std::vector<std::string> visible_gpus(const std::string& variable) {
     names.push_back(name.substr(begin, end - begin + 1));
   }
   return names;
-}
-
-std::string join(const std::vector<int>& numbers) {
-  std::string text;
-  for (const int number : numbers) text += (text.empty() ? "" : ",") + std::to_string(number);
-  return text;
 }
 
 std::vector<Host> parse_hostfile(const std::string& text, const std::string& path) {

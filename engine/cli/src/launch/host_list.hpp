@@ -40,7 +40,4 @@ std::string address_of(const std::string& name);
 // ("GPU-...", "MIG-...") up to the first name that is neither.
 std::vector<std::string> visible_gpus(const std::string& variable);
 
-// "0,2,3".
-std::string join(const std::vector<int>& numbers);
-
 }  // namespace sluice::cli

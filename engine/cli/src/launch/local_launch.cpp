@@ -39,7 +39,7 @@ int free_port() {
 // The named GPUs of those that this process may use. Throws InvalidArgument for a slot beyond them.
 std::string gpus_of_slots(const Host& host) {
   const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  if (visible == nullptr || *visible == '\0') return join(host.slots);
+  if (visible == nullptr || *visible == '\0') return join(host.slots, ",");
   const std::vector<std::string> names = visible_gpus(visible);
   std::string chosen;
   for (const int slot : host.slots) {
@@ -100,7 +100,8 @@ void say_start(const LaunchArguments& arguments, const LocalRanks& ranks, const 
       shell_line(program_line(arguments)) + by + "; MASTER_ADDR=" + ranks.environment[0].second +
       " MASTER_PORT=" + ranks.environment[1].second + ", " + ranks.threads_line + " in each");
   for (std::size_t rank = 0; rank < ranks.cores.size(); ++rank) {
-    output.say("rank " + std::to_string(rank) + " has the cores " + join(ranks.cores[rank].cpus));
+    output.say("rank " + std::to_string(rank) + " has the cores " +
+               join(ranks.cores[rank].cpus, ","));
   }
 }
 

@@ -98,7 +98,7 @@ std::vector<RankCores> share_cores(const std::string& list, int ranks) {
   for (const int cpu : cpus) {
     SLUICE_CHECK(std::binary_search(allowed.begin(), allowed.end(), cpu),
                  "--bind-core-list: this process may not use core " + std::to_string(cpu) +
-                     "; its cores are " + join(allowed));
+                     "; its cores are " + join(allowed, ","));
   }
   const auto count = static_cast<std::size_t>(ranks);
   const std::size_t each = cpus.size() / count;

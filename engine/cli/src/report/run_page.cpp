@@ -63,9 +63,7 @@ std::string bytes_text(const std::optional<double>& bytes) {
 }
 
 std::string listed(const std::vector<std::int64_t>& steps, std::uint64_t all) {
-  std::string text;
-  for (const std::int64_t step : steps) text += (text.empty() ? "" : ", ") + std::to_string(step);
-  return text + (all > steps.size() ? ", ..." : "");
+  return join(steps, ", ") + (all > steps.size() ? ", ..." : "");
 }
 
 std::string summary(const RunRecord& run) {

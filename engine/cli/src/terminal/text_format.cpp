@@ -103,12 +103,6 @@ std::vector<std::string> wrap(const std::string& text, std::size_t columns) {
 
 namespace {
 
-std::string joined(const std::vector<std::string>& lines, const std::string& separator) {
-  std::string out;
-  for (std::size_t i = 0; i < lines.size(); ++i) out += (i > 0 ? separator : "") + lines[i];
-  return out;
-}
-
 // A row of a table that is longer than `columns`: words in its last cell go on below the cell's
 // begin, where the columns before it leave a third of the width. A line of one cell behind two
 // spaces is a command.
@@ -118,7 +112,7 @@ std::string wrap_last_cell(const std::string& row, std::size_t columns) {
   const bool is_command = begin == 2;
   if (is_command || indent > columns * 2 / 3) return row;
   return row.substr(0, begin) +
-         joined(wrap(row.substr(begin), columns - indent), "\n" + std::string(indent, ' '));
+         join(wrap(row.substr(begin), columns - indent), "\n" + std::string(indent, ' '));
 }
 
 }  // namespace
@@ -133,7 +127,7 @@ std::string wrap_sentences(std::string_view text, std::size_t columns) {
     } else if (line.find("  ") != std::string::npos) {
       out += wrap_last_cell(line, columns);
     } else {
-      out += joined(wrap(line, columns - 2), "\n  ");
+      out += join(wrap(line, columns - 2), "\n  ");
     }
     if (end < text.size()) out += '\n';
     text.remove_prefix(std::min(end + 1, text.size()));

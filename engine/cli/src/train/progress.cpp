@@ -27,12 +27,6 @@ constexpr std::size_t kStepsForCurve = 10;
 // A start that takes longer says where its seconds went.
 constexpr double kLongStartSeconds = 5;
 
-std::string joined(const std::vector<std::string>& parts) {
-  std::string out;
-  for (const std::string& part : parts) out += (out.empty() ? "" : "  ") + part;
-  return out;
-}
-
 // --steps counts from the beginning of the run, which is easily forgotten when one is resumed.
 std::string nothing_left(std::int64_t done, std::int64_t total) {
   return "nothing is left to train: step " + std::to_string(done) +
@@ -77,7 +71,7 @@ std::string progress_line(const ProgressView& view, const TerminalFacts& termina
   for (const std::size_t index : {1U, 4U, 3U, 2U, 5U}) {
     if (index < parts.size() && !parts[index].empty()) shown.push_back(parts[index]);
   }
-  std::string line = joined(shown);
+  std::string line = join(shown, "  ");
   if (display_width(line) > static_cast<std::size_t>(columns)) line = parts[0];
   return line;
 }
@@ -270,7 +264,7 @@ std::string TrainProgress::plain_line(const train::StepRecord& record) const {
   if (now.seconds_left && record.step < total_steps_) {
     parts.push_back(format_duration(*now.seconds_left) + " left");
   }
-  return joined(parts);
+  return join(parts, "  ");
 }
 
 std::string TrainProgress::loss_curve() const {

@@ -211,10 +211,8 @@ std::string Checker::wrong_value(const Rule& rule, const Json::Value& given) con
   const KeyInfo& info = *rule.info;
   std::string message = "expected " + std::string(info.type) + ", found " + document_.shown(given);
   message += section_advice(given, std::string(info.path));
-  if (given.isString() && given.asString() != "auto") {
-    const std::string near = nearest_name(given.asString(), rule.type.choices());
-    if (!near.empty()) message += "; did you mean " + quoted(near) + "?";
-  }
+  if (given.isString() && given.asString() != "auto")
+    message += did_you_mean(nearest_name(given.asString(), rule.type.choices()));
   if (given.isString() && given.asString() == "auto")
     message += "; the Hugging Face Trainer fills in no \"auto\" here: write the value";
   if (rule.type.takes_integer() && given.isNumeric() && given.asDouble() >= 0x1p63)

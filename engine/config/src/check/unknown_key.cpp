@@ -72,12 +72,8 @@ bool is_near_by_chance(std::string_view name) {
 
 std::string unknown_type(const std::string& kind, const std::string& type,
                          std::span<const std::string_view> known) {
-  const std::string near = nearest_name(type, known);
-  std::string names;
-  for (const std::string_view name : known)
-    names += (names.empty() ? "" : ", ") + std::string(name);
-  return "unknown " + kind + " " + quoted(type) +
-         (near.empty() ? "" : "; did you mean \"" + near + "\"?") + " (" + names + ")";
+  return "unknown " + kind + " " + quoted(type) + did_you_mean(nearest_name(type, known)) + " (" +
+         join(known, ", ") + ")";
 }
 
 void Checker::take_unknown(const Json::Value& value, const Member& member, Entry& entry) {
@@ -124,12 +120,10 @@ std::string Checker::hint_for(const std::string& parent, const std::string& name
   if (const auto siblings = children_.find(parent);
       siblings != children_.end() && name.size() > 2) {
     const std::string near = nearest_name(name, siblings->second);
-    if (!near.empty() && differ_in_letters_only(name, near))
-      return "; did you mean \"" + near + "\"?";
+    if (!near.empty() && differ_in_letters_only(name, near)) return did_you_mean(near);
     // The first words of a key. At the top level people have words of their own.
     const std::string_view longer = name_of_first_words(name, siblings->second);
-    if (!parent.empty() && !longer.empty())
-      return "; did you mean \"" + std::string(longer) + "\"?";
+    if (!parent.empty() && !longer.empty()) return did_you_mean(longer);
   }
   return hint_by_section(parent, name);
 }

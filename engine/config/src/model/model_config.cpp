@@ -41,11 +41,9 @@ void read_activation(Checker& checker, Activation& activation) {
     }
     names.push_back(known.name);
   }
-  const std::string near = nearest_name(name, names);
-  checker.add_problem("activation_function",
-                      quoted(name) + " is not supported" +
-                          (near.empty() ? "" : "; did you mean \"" + near + "\"?") +
-                          " (gelu_new, gelu_pytorch_tanh, gelu, relu)");
+  checker.add_problem("activation_function", quoted(name) + " is not supported" +
+                                                 did_you_mean(nearest_name(name, names)) + " (" +
+                                                 join(names, ", ") + ")");
 }
 
 void check_sizes(Checker& checker, const ModelConfig& model) {

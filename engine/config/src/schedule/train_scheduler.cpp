@@ -68,13 +68,6 @@ std::vector<std::string_view> type_names() {
   return names;
 }
 
-std::string joined_names() {
-  std::string text;
-  for (const std::string_view name : type_names())
-    text += (text.empty() ? "" : ", ") + std::string(name);
-  return text;
-}
-
 // Reads one parameter; an overload for each kind of member.
 template <typename T>
 void read_parameter(Checker& checker, const std::string& path, T& out) {
@@ -282,7 +275,7 @@ SchedulerConfig read_scheduler(Checker& checker, const OptimizerConfig& optimize
     checker.add_problem("scheduler.type", "required; add for example \"type\": \"WarmupLR\"");
   } else if (is_other_scheduler(name)) {
     checker.add_problem("scheduler.type", quoted(name) + " is not supported; there are " +
-                                              joined_names() +
+                                              join(type_names(), ", ") +
                                               ". Without the section the learning rate is "
                                               "constant");
   } else if (const std::string advice = advice_for_trainers_name(name); !advice.empty()) {

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <span>
 
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
@@ -100,11 +101,9 @@ std::string why_left_out(const std::filesystem::path& path) {
 // "x.txt (a folder), y.bin (empty)", of a long list the first.
 std::string listed(const std::vector<std::string>& entries) {
   constexpr std::size_t kMost = 5;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(entries.size(), kMost); ++i)
-    text += (i == 0 ? "" : ", ") + entries[i];
-  const std::size_t more = entries.size() - std::min(entries.size(), kMost);
-  return text + (more == 0 ? "" : " and " + format_count(more) + " more");
+  const std::span first = std::span(entries).first(std::min(entries.size(), kMost));
+  const std::size_t more = entries.size() - first.size();
+  return join(first, ", ") + (more == 0 ? "" : " and " + format_count(more) + " more");
 }
 
 // The token files of a folder by name. Entries that hold no tokens are left out with one line.

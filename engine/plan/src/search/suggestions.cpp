@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "sluice/base/bytes.hpp"
+#include "sluice/base/text.hpp"
 
 namespace sluice::plan {
 
@@ -26,12 +27,6 @@ struct Candidate {
 
 // Placeholder for a directory of the user's choice.
 constexpr const char* kSomeDirectory = "/path/on/nvme";
-
-std::string join(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : " and ") + word;
-  return text;
-}
 
 // Suggests leaving out keys that ask for more than the machine has: each key alone, or all of them
 // where one is not enough.
@@ -77,7 +72,7 @@ void add_limit_changes(const Variant& refused, const TryPlan& try_plan,
            [](config::ZeroConfig& edited) { edited.offload_param.pin_memory = false; });
   }
   if (!one_is_enough && all.size() > 1 && try_plan(without_any)) {
-    candidates.push_back({join(all), without_any});
+    candidates.push_back({join(all, " and "), without_any});
   }
 }
 
@@ -100,7 +95,7 @@ std::string move_directory(config::TrainConfig& config, const std::string& direc
   move_offload(config.zero.offload_optimizer, "\"nvme_path\" of \"offload_optimizer\"");
   move_offload(config.zero.offload_param, "\"nvme_path\" of \"offload_param\"");
   move(config.sluice.checkpoints.directory, "\"checkpoint_dir\" of \"sluice\"");
-  return join(keys);
+  return join(keys, " and ");
 }
 
 void add_disk_changes(const Variant& refused, const Plan& shape, const TryPlan& try_plan,
@@ -115,7 +110,7 @@ void add_disk_changes(const Variant& refused, const Plan& shape, const TryPlan& 
                     " MiB free");
   }
   if (moves.empty()) return;
-  if (try_plan(elsewhere)) candidates.push_back({join(moves), elsewhere});
+  if (try_plan(elsewhere)) candidates.push_back({join(moves, " and "), elsewhere});
   Variant one_slot = refused;
   one_slot.config.sluice.durability = Durability::none;
   if (!try_plan(one_slot)) return;

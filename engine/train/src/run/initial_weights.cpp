@@ -41,10 +41,7 @@ std::string why_absent(const models::WeightReader& file, const std::string& name
 }
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string text = "(";
-  for (std::size_t i = 0; i < shape.size(); ++i)
-    text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
-  return text + ")";
+  return std::string("(") + join(shape, ", ") + ")";
 }
 
 constexpr const char* kHead = "lm_head.weight";

@@ -21,10 +21,7 @@ namespace {
 
 std::string text_of(const zero::ParamLayout* param) {
   if (param == nullptr) return "none";
-  std::string text;
-  for (const std::int64_t size : param->shape)
-    text += (text.empty() ? "" : ", ") + std::to_string(size);
-  return param->name + " (" + text + ")";
+  return param->name + " (" + join(param->shape, ", ") + ")";
 }
 
 std::vector<const zero::ParamLayout*> params_of(const std::vector<zero::UnitLayout>& units) {

@@ -12,6 +12,7 @@
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/base/rank_failure.hpp"
+#include "sluice/base/text.hpp"
 #include "sluice/base/written.hpp"
 #include "sluice/models/rank_commit.hpp"
 #include "sluice/offload/swap_directory.hpp"
@@ -157,15 +158,12 @@ std::string what_may_be_lost(const RunResources& resources, std::int64_t checkpo
   if (store->prepared_step().value_or(step) > step || is_gone(store->directory())) return "";
   const std::string problem = sync_problem(resources);
   if (problem.empty()) return "";
-  std::string places;
-  for (const std::string& place : committed_places(resources))
-    places += (places.empty() ? "" : " and ") + place;
   const std::string otherwise = checkpoint_step > 0
                                     ? "it goes on from the checkpoint of step " +
                                           std::to_string(checkpoint_step) + " in another nvme_path"
                                     : "start again";
   return "step " + std::to_string(step) + " may not be on its drive (" + problem + "): copy " +
-         places +
+         join(committed_places(resources), " and ") +
          " before a file system is unmounted or the machine restarts. --resume goes on from it if "
          "it was kept; otherwise " +
          otherwise;

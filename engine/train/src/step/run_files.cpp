@@ -6,6 +6,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/text.hpp"
 #include "sluice/models/run_state.hpp"
 #include "sluice/nvme/drive_rates.hpp"
 #include "sluice/offload/directory_lock.hpp"
@@ -44,12 +45,9 @@ std::uint64_t scratch_bytes(const plan::Plan& plan) {
 void check_weights(const plan::Plan& plan, const std::vector<unsigned>& weights) {
   const std::vector<unsigned>& wanted = plan.config.sluice.io.drive_weights;
   if (wanted.empty() || wanted == weights || plan.directories.states.size() < 2) return;
-  std::string kept;
-  for (const unsigned weight : weights)
-    kept += (kept.empty() ? "[" : ", ") + std::to_string(weight);
   const std::string text =
-      "\"drive_weights\" are fixed for the life of a run: this run began with " + kept +
-      "] and continues with these";
+      "\"drive_weights\" are fixed for the life of a run: this run began with [" +
+      join(weights, ", ") + "] and continues with these";
   plan::refuse_if_strict(plan.config, text);
   log(LogLevel::warn, text);
 }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/text.hpp"
 
 namespace sluice::train {
 
@@ -30,11 +31,8 @@ config::TrainConfig note_unused_keys(config::TrainConfig config, LoopKind kind) 
     add("flops_profiler", "torch.profiler counts with_flops", "only the built-in model is counted");
   if (!is_python && monitors.wall_clock_breakdown)
     add("wall_clock_breakdown", "", "it knows its times itself");
-  if (config.sluice.strict && !lines.empty()) {
-    std::string all;
-    for (const std::string& line : lines) all += (all.empty() ? "" : "; ") + line;
-    throw InvalidArgument("\"strict\": true does not allow: " + all);
-  }
+  SLUICE_CHECK(!config.sluice.strict || lines.empty(),
+               "\"strict\": true does not allow: " + join(lines, "; "));
   config.notes.insert(config.notes.end(), lines.begin(), lines.end());
   return config;
 }

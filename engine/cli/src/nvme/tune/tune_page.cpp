@@ -81,12 +81,11 @@ std::string picture(const SurfaceTable& table, const SurfacePattern& pattern,
 std::string tune_page(const NvmeTuneArguments& arguments, const TuneOutcome& outcome,
                       const std::string& command_line) {
   const nvme::TuneSetting& chosen = outcome.choice.point.setting;
-  std::string paths;
-  for (const std::string& path : arguments.paths) paths += (paths.empty() ? "" : ", ") + path;
   std::string out = html_begin("sluice nvme tune");
-  out += "<h1>" + escape_html(paths) + ": " + escape_html(setting_text(chosen)) + ", " +
-         escape_html(outcome.backend) + "</h1>\n<p><code>" + escape_html(command_line) +
-         "</code></p>\n<pre>" + escape_html(tuned_config(arguments, outcome)) + "</pre>\n";
+  out += "<h1>" + escape_html(join(arguments.paths, ", ")) + ": " +
+         escape_html(setting_text(chosen)) + ", " + escape_html(outcome.backend) +
+         "</h1>\n<p><code>" + escape_html(command_line) + "</code></p>\n<pre>" +
+         escape_html(tuned_config(arguments, outcome)) + "</pre>\n";
   out += "<p>" + rates_text(outcome.choice.point.rates);
   const std::string gain = gain_text(outcome);
   if (!gain.empty()) out += "; " + escape_html(gain);
