@@ -2,24 +2,12 @@
 
 #include <algorithm>
 
+#include "json/key_path.hpp"
 #include "sluice/base/text.hpp"
 
 namespace sluice::config {
 
 namespace {
-
-std::string joined(const std::string& parent, std::string_view name) {
-  return parent.empty() ? std::string(name) : parent + "." + std::string(name);
-}
-
-std::string parent_of(std::string_view path) {
-  const std::size_t dot = path.rfind('.');
-  return std::string(path.substr(0, dot == std::string_view::npos ? 0 : dot));
-}
-
-std::string_view name_in(std::string_view path) {
-  return path.substr(path.rfind('.') + 1);
-}
 
 Json::Value parse_default(std::string_view text) {
   return parse_json_value(text).value_or(Json::Value());
@@ -29,8 +17,7 @@ Json::Value parse_default(std::string_view text) {
 constexpr std::string_view kSwitches[] = {"enabled", "deepcompile"};
 
 bool is_switch(std::string_view path) {
-  return std::find(std::begin(kSwitches), std::end(kSwitches), name_in(path)) !=
-         std::end(kSwitches);
+  return contains(kSwitches, name_in(path));
 }
 
 const Json::Value* find_member(const Json::Value& object, std::string_view name) {
@@ -92,7 +79,7 @@ Checker::Checker(const JsonDocument& document, const Schema& schema)
 void Checker::build_rules() {
   const auto add_child = [&](const std::string& parent, std::string_view name) {
     auto& names = children_[parent];
-    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    if (!contains(names, name)) names.push_back(name);
   };
   for (const KeyInfo& info : schema_.keys) {
     rules_.emplace(info.path, Rule{&info, TypeRule(info.type)});
@@ -100,7 +87,7 @@ void Checker::build_rules() {
     add_child(parent, name_in(info.path));
     if (!info.alias.empty()) {
       add_child(parent, info.alias);
-      aliases_.emplace(joined(parent, info.alias), info.path);
+      aliases_.emplace(path_of(parent, info.alias), info.path);
     }
     // A section may have no row of its own; its keys show that it exists.
     for (std::string_view section = info.path; section.rfind('.') != std::string_view::npos;) {
@@ -125,23 +112,22 @@ void Checker::check_object(const Json::Value& object, const std::string& path,
 }
 
 std::string Checker::canonical_name(const std::string& parent, const std::string& name) const {
-  const auto found = aliases_.find(joined(parent, name));
+  const auto found = aliases_.find(path_of(parent, name));
   return found == aliases_.end() ? name : std::string(name_in(found->second));
 }
 
 void Checker::check_member(const Json::Value& value, const Member& member, Section section) {
   Entry entry{&value,
               document_.position_of_key(value),
-              joined(member.written_parent, member.name),
+              path_of(member.written_parent, member.name),
               document_.flag_of(value),
               false,
               false};
   // Compares with names of this section only: a name with dots never reaches into a subsection.
   const std::string name = canonical_name(member.parent, member.name);
   const std::vector<std::string_view>& siblings = children_.find(member.parent)->second;
-  if (std::find(siblings.begin(), siblings.end(), name) == siblings.end())
-    return take_unknown(value, member, entry);
-  const std::string path = joined(member.parent, name);
+  if (!contains(siblings, name)) return take_unknown(value, member, entry);
+  const std::string path = path_of(member.parent, name);
   const auto [kept, is_new] = entries_.try_emplace(path, entry);
   if (!is_new) {
     return report(entry, "the same key as " + kept->second.written + "; remove one of the two");
@@ -259,7 +245,7 @@ void Checker::check_value(const Rule& rule, const Json::Value& given, Entry& ent
 // A refused switch that is on says enough; the section's other keys belong to it.
 bool Checker::has_refused_switch(const Json::Value& object, const std::string& path) const {
   return std::any_of(std::begin(kSwitches), std::end(kSwitches), [&](std::string_view name) {
-    const Rule* rule = rule_of(joined(path, name));
+    const Rule* rule = rule_of(path_of(path, name));
     const Json::Value* value = find_member(object, name);
     return rule != nullptr && rule->info->fate == Fate::refused && value != nullptr &&
            value->isBool() && value->asBool();
@@ -271,7 +257,7 @@ bool Checker::has_refused_switch(const Json::Value& object, const std::string& p
 bool Checker::is_disabled(const Json::Value& object, const std::string& path) const {
   bool has_switch = false;
   for (const std::string_view name : kSwitches) {
-    const Rule* rule = rule_of(joined(path, name));
+    const Rule* rule = rule_of(path_of(path, name));
     if (rule == nullptr) continue;
     has_switch = true;
     const Json::Value* value = find_member(object, name);

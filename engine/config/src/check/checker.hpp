@@ -52,6 +52,10 @@ struct Schema {
 std::string unknown_type(const std::string& kind, const std::string& type,
                          std::span<const std::string_view> known);
 
+bool contains(const auto& names, std::string_view name) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
 // Thread-compatible: callers synchronise.
 class Checker {
  public:
@@ -155,9 +159,7 @@ class Checker {
   // False when `value` is to be checked like any other.
   bool take_auto(const Rule* rule, const Json::Value& value, const std::string& path, Entry& entry);
   void take_unknown(const Json::Value& value, const Member& member, Entry& entry);
-  bool is_moot(std::string_view path) const {
-    return std::find(schema_.moot.begin(), schema_.moot.end(), path) != schema_.moot.end();
-  }
+  bool is_moot(std::string_view path) const { return contains(schema_.moot, path); }
   bool has_range(std::string_view path, Section section) const;
   void add_line(const char* kind, std::string_view path, const std::string& message);
   std::string section_advice(const Json::Value& value, const std::string& path) const;

@@ -2,20 +2,12 @@
 #include <algorithm>
 
 #include "check/checker.hpp"
+#include "json/key_path.hpp"
 #include "sluice/base/text.hpp"
 
 namespace sluice::config {
 
 namespace {
-
-std::string parent_of(std::string_view path) {
-  const std::size_t dot = path.rfind('.');
-  return std::string(path.substr(0, dot == std::string_view::npos ? 0 : dot));
-}
-
-std::string_view name_in(std::string_view path) {
-  return path.substr(path.rfind('.') + 1);
-}
 
 bool is_word_of(std::string_view words, std::string_view name) {
   while (!words.empty()) {
@@ -102,7 +94,7 @@ void Checker::take_unknown(const Json::Value& value, const Member& member, Entry
 }
 
 std::string Checker::hint_for(const std::string& parent, const std::string& name) const {
-  const std::string path = parent.empty() ? name : parent + "." + name;
+  const std::string path = path_of(parent, name);
   for (const KeyHint& hint : schema_.hints) {
     if (hint.path != path) continue;
     return hint.of_flags && !has_flags() ? "" : "; " + std::string(hint.message);
@@ -133,8 +125,7 @@ std::string Checker::hint_by_word(const std::string& parent, const std::string& 
   const KeyInfo* found = nullptr;
   for (const KeyInfo& info : schema_.keys) {
     if (!is_word_of(info.words, name)) continue;
-    if (parent_of(info.path) == parent)
-      return "; did you mean \"" + std::string(name_in(info.path)) + "\"?";
+    if (parent_of(info.path) == parent) return did_you_mean(name_in(info.path));
     if (found == nullptr) found = &info;
   }
   if (found == nullptr) return "";
@@ -146,8 +137,8 @@ std::string Checker::hint_by_word(const std::string& parent, const std::string& 
 // A key or a section of this name elsewhere.
 std::string Checker::hint_by_section(const std::string& parent, const std::string& name) const {
   for (const auto& [section, names] : children_) {
-    if (section == parent || std::find(names.begin(), names.end(), name) == names.end()) continue;
-    const Rule* rule = rule_of(section.empty() ? name : section + "." + name);
+    if (section == parent || !contains(names, name)) continue;
+    const Rule* rule = rule_of(path_of(section, name));
     // A switch is no sign of its section, nor is a type in a section; a refused key is no advice.
     const bool is_general = name == "enabled" || (name == "type" && !parent.empty());
     if (is_general || (rule != nullptr && rule->info->fate == Fate::refused)) continue;

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <memory>
 
+#include "json/key_path.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/fd.hpp"
 #include "sluice/base/json/json_writer.hpp"
@@ -42,12 +43,6 @@ const char* type_name(const Json::Value& value) {
       return "object";
   }
   return "value";
-}
-
-// The name of an element of a list.
-bool is_index(const std::string& name) {
-  return !name.empty() && name.size() < 3 &&
-         name.find_first_not_of("0123456789") == std::string::npos;
 }
 
 std::string blank_byte_order_mark(std::string_view text) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "json/key_path.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/config/key_table.hpp"
 
@@ -18,11 +19,6 @@ const KeyInfo* find_key(const std::string& path) {
   const auto found = std::find_if(table.begin(), table.end(),
                                   [&](const KeyInfo& info) { return info.path == path; });
   return found == table.end() ? nullptr : &*found;
-}
-
-bool is_index(const std::string& name) {
-  return !name.empty() && name.size() < 3 &&
-         name.find_first_not_of("0123456789") == std::string::npos;
 }
 
 // The other name of the last part of `path`, or "".
@@ -47,7 +43,7 @@ Place find_place(const JsonDocument& document, const std::string& key) {
     std::string name = key.substr(from, end - from);
     from = end + 1;
     if (from > key.size() && is_index(name) && find_key(path) != nullptr) place.list = path;
-    path += (path.empty() ? "" : ".") + name;
+    path = path_of(path, name);
     const Json::Value* at = place.value;
     const bool in_object = at != nullptr && at->isObject();
     const std::string alias = alias_of(path);

@@ -26,11 +26,6 @@ constexpr std::pair<std::string_view, std::string_view> kRequired[] = {
     {CosineAnnealingLR::kName, "T_max"},
     {CosineAnnealingWarmRestarts::kName, "T_0"}};
 
-template <typename Names>
-bool contains(const Names& names, std::string_view name) {
-  return std::find(std::begin(names), std::end(names), name) != std::end(names);
-}
-
 std::string param(std::string_view name) {
   return "scheduler.params." + std::string(name);
 }

@@ -6,6 +6,7 @@
 
 #include "check/type_rule.hpp"
 #include "json/json_document.hpp"
+#include "json/key_path.hpp"
 #include "schedule/scheduler_types.hpp"
 #include "schema/schema_rules.hpp"
 #include "sluice/base/json/json_writer.hpp"
@@ -39,14 +40,10 @@ class Schema {
   Schema() {
     for (const KeyInfo& info : key_table()) {
       rows_.emplace(info.path, &info);
-      std::string path(info.path);
-      for (std::size_t dot = path.rfind('.');; dot = path.rfind('.')) {
-        const std::string parent = dot == std::string::npos ? "" : path.substr(0, dot);
-        std::vector<std::string>& names = children_[parent];
-        const std::string name = path.substr(dot + 1);
+      for (std::string path(info.path); !path.empty(); path = parent_of(path)) {
+        std::vector<std::string>& names = children_[parent_of(path)];
+        const std::string name(name_in(path));
         if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
-        if (dot == std::string::npos) break;
-        path = parent;
       }
     }
   }
@@ -73,9 +70,6 @@ class Schema {
   }
 
  private:
-  static std::string joined(const std::string& parent, const std::string& name) {
-    return parent.empty() ? name : parent + "." + name;
-  }
   const KeyInfo* row(const std::string& path) const {
     const auto found = rows_.find(path);
     return found == rows_.end() ? nullptr : found->second;
@@ -102,7 +96,7 @@ class Schema {
     Value schema(Json::objectValue);
     schema["type"] = "object";
     const bool has_switch =
-        has_key(joined(path, "enabled")) || has_key(joined(path, "deepcompile"));
+        has_key(path_of(path, "enabled")) || has_key(path_of(path, "deepcompile"));
     schema["properties"] = properties(path, has_switch && !path.empty() ? Check::type_only : check);
     // DeepSpeed ignores unknown keys at the top level.
     if (!path.empty()) schema["additionalProperties"] = false;
@@ -115,7 +109,7 @@ class Schema {
   Value properties(const std::string& path, Check check) const {
     Value all(Json::objectValue);
     for (const std::string& name : children_.at(path)) {
-      const std::string full = joined(path, name);
+      const std::string full = path_of(path, name);
       const Value schema = member(full, check);
       all[name] = schema;
       const KeyInfo* info = row(full);
@@ -128,7 +122,7 @@ class Schema {
   Value switch_rule(const std::string& path) const {
     std::vector<Value> on;
     for (const char* name : {"enabled", "deepcompile"}) {
-      const KeyInfo* info = row(joined(path, name));
+      const KeyInfo* info = row(path_of(path, name));
       if (info == nullptr) continue;
       on.push_back(with_member(name, const_schema(true)));
       if (info->default_json == "true") {
@@ -143,7 +137,7 @@ class Schema {
       const Value scale = strict["properties"]["loss_scale"];
       const Value types = properties(path, Check::type_only);
       for (const std::string& name : types.getMemberNames()) {
-        if (row(joined(path, name))->fate != Fate::refused)
+        if (row(path_of(path, name))->fate != Fate::refused)
           strict["properties"][name] = types[name];
       }
       strict["properties"]["loss_scale"] = scale;

@@ -46,14 +46,10 @@ class GroupReader {
   void read_member(const std::string& key, const Json::Value& value, GroupConfig& group) {
     if (key == "match") {
       read_match(value, group);
-    } else if (std::ranges::find(kGroupKeys, key) == std::end(kGroupKeys)) {
-      const std::string near = nearest_name(key, kGroupKeys);
-      std::string keys;
-      for (const std::string_view known : kGroupKeys)
-        keys += (keys.empty() ? "" : ", ") + std::string(known);
+    } else if (!contains(kGroupKeys, key)) {
       fail(value, key,
-           "unknown key of a group" + (near.empty() ? "" : "; did you mean \"" + near + "\"?") +
-               " (" + keys + ")");
+           "unknown key of a group" + did_you_mean(nearest_name(key, kGroupKeys)) + " (" +
+               join(kGroupKeys, ", ") + ")");
     } else if (!has_param(kind_of(optimizer_.type), key)) {
       fail(value, key,
            std::string(name_of(optimizer_.type)) + " has no such parameter; it belongs to " +

@@ -1,9 +1,10 @@
 #include "train/train_monitors.hpp"
 
 #include <algorithm>
-#include <span>
 #include <string>
 #include <string_view>
+
+#include "sluice/base/text.hpp"
 
 namespace sluice::config {
 
@@ -40,12 +41,6 @@ std::string our_name(const std::string& name) {
   return name == "recv" ? "receive" : name;
 }
 
-std::string joined(std::span<const std::string_view> names) {
-  std::string all;
-  for (const std::string_view name : names) all += (all.empty() ? "" : ", ") + std::string(name);
-  return all;
-}
-
 CommsLoggerConfig read_comms_logger(Checker& checker) {
   CommsLoggerConfig logger;
   checker.read("comms_logger.enabled", logger.enabled);
@@ -58,9 +53,9 @@ CommsLoggerConfig read_comms_logger(Checker& checker) {
   if (operations == nullptr) return logger;
   for (const Json::Value& operation : *operations) {
     const std::string name = operation.isString() ? our_name(operation.asString()) : "";
-    if (std::ranges::find(kOperations, name) == std::end(kOperations)) {
-      checker.add_note(
-          kPath, checker.shown(operation) + " names no operation; they are " + joined(kOperations));
+    if (!contains(kOperations, name)) {
+      checker.add_note(kPath, checker.shown(operation) + " names no operation; they are " +
+                                  join(kOperations, ", "));
       continue;
     }
     logger.prof_ops.push_back(name);

@@ -34,11 +34,6 @@ constexpr std::string_view kNamesOfAdamW[] = {
     "deepspeed_adam", "deepspeedcpuadam", "cpuadam",       "fusedadam",
     "adamw_hf",       "adamw_apex_fused", "adamw_bnb_8bit"};
 
-template <typename Names>
-bool contains(const Names& names, std::string_view name) {
-  return std::find(std::begin(names), std::end(names), name) != std::end(names);
-}
-
 void read_betas(Checker& checker, const std::string& key, double& beta1, double& beta2) {
   const Json::Value* betas = checker.find(key);
   if (betas == nullptr) return;
