@@ -14,6 +14,7 @@
 #include "measure/pages.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/time/elapsed.hpp"
 #include "sluice/nvme/bench_file.hpp"
 
 namespace sluice::nvme {
@@ -101,7 +102,7 @@ class Load::Impl {
       free_all_places();
       throw;
     }
-    result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    result.seconds = seconds_since(begin);
     result.cpu_seconds = cpu_seconds_so_far() - cpu;
     const IoCounters after = engine_.counters();
     result.requests = after.requests - counters.requests;

@@ -6,6 +6,7 @@
 
 #include "sluice/base/error.hpp"
 #include "sluice/base/error_of.hpp"
+#include "sluice/base/time/elapsed.hpp"
 #include "sluice/base/worker.hpp"
 #include "sluice/zero/device_ranks.hpp"
 
@@ -112,10 +113,8 @@ Ticket StagedCommunicator::begin_counted(const RankCall& call, std::size_t messa
     const CommunicatorCounters after = host_->counters();
     counters_.add_headers(after.header_bytes - before.header_bytes);
     if (!error) {
-      const double seconds =
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - begun_at).count();
       counters_.add({call.operation, message_bytes, 1, after.sent_bytes() - before.sent_bytes(),
-                     after.received_bytes() - before.received_bytes(), seconds},
+                     after.received_bytes() - before.received_bytes(), seconds_since(begun_at)},
                     call.label);
     }
     --under_way_;

@@ -8,6 +8,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/error_of.hpp"
+#include "sluice/base/time/elapsed.hpp"
 
 namespace sluice::zero {
 
@@ -114,10 +115,9 @@ void ExchangeCommunicator::run(Begun& begun) {
     begun.announced.offers = {};
     throw;
   }
-  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
   const Traffic own = messages_.traffic() - before - ahead_ + begun.traffic;
   counters_.add({call.operation, std::max(call.input.size(), call.output.size()), 1, own.sent_bytes,
-                 own.received_bytes, elapsed.count()},
+                 own.received_bytes, seconds_since(begin)},
                 call.label);
 }
 

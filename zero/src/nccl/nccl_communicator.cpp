@@ -14,6 +14,7 @@
 #include "sluice/base/error_of.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/base/mutex.hpp"
+#include "sluice/base/time/elapsed.hpp"
 #include "sluice/base/worker.hpp"
 #include "sluice/offload/cuda_device.hpp"
 
@@ -182,7 +183,7 @@ void NcclCommunicator::run(const DeviceCall& call) {
   } catch (...) {
     break_off(std::current_exception());
   }
-  count(call, std::chrono::duration<double>(Clock::now() - begun_at_).count());
+  count(call, seconds_since(begun_at_));
 }
 
 void NcclCommunicator::issue(const DeviceCall& call) {

@@ -15,6 +15,7 @@
 #include "launch/mpi_rank.hpp"
 #include "process/exit_code.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/time/elapsed.hpp"
 
 namespace sluice::cli {
 
@@ -128,7 +129,7 @@ GroupEnd LaunchedRanks::run() {
     check_deadline();
   }
   GroupEnd end;
-  end.seconds = std::chrono::duration<double>(Clock::now() - began_).count();
+  end.seconds = seconds_since(began_);
   end.signal_number = signals_.first();
   end.failed = std::move(failed_);
   if (log_error_ && !end.failed) throw IoError(*log_error_);

@@ -18,6 +18,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/threads.hpp"
+#include "sluice/base/time/elapsed.hpp"
 #include "sluice/cpu_adam/optimizer.hpp"
 #include "sluice/models/parallel_check.hpp"
 #include "sluice/nvme/drive_rates.hpp"
@@ -46,8 +47,7 @@ double median_seconds(const Before& before, const Work& work) {
     before();
     const auto begin = std::chrono::steady_clock::now();
     work();
-    seconds.push_back(
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    seconds.push_back(seconds_since(begin));
     sum += seconds.back();
   }
   return median(std::move(seconds));

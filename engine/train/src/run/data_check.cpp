@@ -4,6 +4,7 @@
 
 #include "sluice/base/log.hpp"
 #include "sluice/base/text.hpp"
+#include "sluice/base/time/elapsed.hpp"
 
 namespace sluice::train {
 
@@ -28,7 +29,7 @@ DataCheck::~DataCheck() {
 void DataCheck::read(File& file) {
   const auto begin = std::chrono::steady_clock::now();
   file.checksum = file.data->checksum(stop_).value_or("");
-  file.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  file.seconds = seconds_since(begin);
 }
 
 models::RunSettings DataCheck::finish() {

@@ -30,6 +30,7 @@
 #include "sluice/base/log.hpp"
 #include "sluice/base/rank_failure.hpp"
 #include "sluice/base/threads.hpp"
+#include "sluice/base/time/elapsed.hpp"
 #include "sluice/base/written.hpp"
 #include "sluice/config/lr_schedule.hpp"
 #include "sluice/models/parallel_check.hpp"
@@ -40,10 +41,6 @@ namespace sluice::train {
 using Clock = std::chrono::steady_clock;
 
 namespace {
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 std::unique_ptr<MemorySampler> make_sampler(const RunResources& resources) {
   const offload::MemoryPool& device = resources.device->memory();

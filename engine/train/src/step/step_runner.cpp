@@ -6,6 +6,7 @@
 
 #include "device/tensor_bytes.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/time/elapsed.hpp"
 #include "sluice/plan/stages.hpp"
 
 namespace sluice::train {
@@ -13,13 +14,7 @@ namespace sluice::train {
 using AfterGet = InputStore::AfterGet;
 using Clock = std::chrono::steady_clock;
 
-namespace {
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-}  // namespace
+namespace {}  // namespace
 
 StepRunner::StepRunner(RunResources& resources, std::uint64_t seed)
     : resources_(resources),

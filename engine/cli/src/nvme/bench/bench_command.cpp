@@ -24,6 +24,7 @@
 #include "sluice/base/error.hpp"
 #include "sluice/base/text.hpp"
 #include "sluice/base/threads.hpp"
+#include "sluice/base/time/elapsed.hpp"
 #include "sluice/nvme/paired_ratios.hpp"
 #include "terminal/text_format.hpp"
 
@@ -34,10 +35,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kSampleEvery = std::chrono::milliseconds(100);
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 // Runs one target's load on a separate thread, while the main thread reads the counters.
 class RunningLoad {

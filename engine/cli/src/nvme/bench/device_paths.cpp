@@ -6,6 +6,7 @@
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/time/elapsed.hpp"
 #include "sluice/nvme/bench_file.hpp"
 #include "sluice/offload/mover.hpp"
 #include "sluice/offload/scratch_file.hpp"
@@ -171,7 +172,7 @@ class Measurement {
       const std::size_t way = round % 2 == 0 ? i : used_.size() - 1 - i;
       const Clock::time_point begin = Clock::now();
       (ways_.*used_[way]->run)();
-      const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+      const double seconds = seconds_since(begin);
       rates[way] = static_cast<double>(options_.size_bytes) / std::max(seconds, 1e-9);
     }
     for (std::size_t i = 0; i < used_.size(); ++i) {
@@ -205,7 +206,7 @@ DevicePaths measure_device_paths(offload::Device& device, nvme::IoEngine& io,
   measurement.warm_up();
   const Clock::time_point begin = Clock::now();
   for (int round = 0;; ++round) {
-    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    const double seconds = seconds_since(begin);
     if (round >= kFewestRounds && seconds >= options.seconds) break;
     measurement.take_round(round);
     if (!round_done(round + 1)) break;

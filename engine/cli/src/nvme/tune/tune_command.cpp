@@ -26,6 +26,7 @@
 #include "sluice/base/error.hpp"
 #include "sluice/base/text.hpp"
 #include "sluice/base/ticket.hpp"
+#include "sluice/base/time/elapsed.hpp"
 #include "sluice/base/worker.hpp"
 #include "sluice/nvme/io_engine.hpp"
 #include "sluice/nvme/load.hpp"
@@ -97,10 +98,6 @@ class Measuring {
   const std::atomic<int>& stop_;
   std::deque<Worker> workers_;  // one for each drive
 };
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 // Settings whose queue fits into the smallest file at least twice.
 std::vector<nvme::TuneSetting> settings_for(const std::vector<DriveFile>& drives) {
