@@ -3,23 +3,16 @@
 #include "constants.hpp"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <string>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/text.hpp"
 
 namespace sluice::cpu_adam {
 
 namespace {
-
-std::string text_of(double value) {
-  std::array<char, 32> buffer{};
-  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value).ptr;
-  return {buffer.data(), end};
-}
 
 // Schedules that compute a rate from the one before may end at -1e-20 where their formula ends at
 // 0. Their rounding leaves less than this.
@@ -59,7 +52,7 @@ class Checker {
 
  private:
   std::string text(double value, const char* name) const {
-    return std::string(optimizer_) + ": " + name + " is " + text_of(value);
+    return std::string(optimizer_) + ": " + name + " is " + shortest_number(value);
   }
   const char* optimizer_;
 };
@@ -137,7 +130,7 @@ StepConstants constants(const SgdConfig& config, std::int64_t step) {
   check.fits(config.weight_decay, "weight_decay");
   SLUICE_CHECK(!config.nesterov || (config.momentum > 0 && config.dampening == 0),
                "SGD: nesterov needs a momentum above 0 and no dampening; they are " +
-                   text_of(config.momentum) + " and " + text_of(config.dampening));
+                   shortest_number(config.momentum) + " and " + shortest_number(config.dampening));
   StepConstants out{};
   out.l2 = check.fp32(config.weight_decay, "weight_decay");
   out.beta1 = check.fp32(config.momentum, "momentum");
@@ -154,7 +147,7 @@ StepConstants constants(const SgdConfig& config, std::int64_t step) {
 StepConstants constants_of(const OptimizerConfig& config, const Step& step) {
   SLUICE_CHECK(step.step >= 1, "step is " + std::to_string(step.step) + "; steps count from 1");
   SLUICE_CHECK(std::isfinite(step.gradient_factor),
-               "gradient_factor is " + text_of(step.gradient_factor) +
+               "gradient_factor is " + shortest_number(step.gradient_factor) +
                    "; it must be finite: skip the step when the norm is not");
   const auto constants_with_rate = [&](auto of) {
     of.learning_rate = rate_in_update(of.learning_rate);

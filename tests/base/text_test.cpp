@@ -102,6 +102,18 @@ TEST(FormatNumber, GivesNotANumberNoSign) {
   EXPECT_EQ(format_number("%.1f", -std::numeric_limits<double>::infinity()), "-inf");
 }
 
+TEST(Counted, AddsAnSForAllButOne) {
+  EXPECT_EQ(counted(0, "rank"), "0 ranks");
+  EXPECT_EQ(counted(1U, "rank"), "1 rank");
+  EXPECT_EQ(counted(std::int64_t{1024}, "rank"), "1,024 ranks");
+}
+
+TEST(ShortestNumber, ReadsBackAsTheValue) {
+  EXPECT_EQ(shortest_number(0.1), "0.1");
+  EXPECT_EQ(shortest_number(1e-8), "1e-08");
+  EXPECT_EQ(shortest_number(-1.0 / 3), "-0.3333333333333333");
+}
+
 TEST(FormatTable, AlignsTextLeftAndNumbersRight) {
   EXPECT_EQ(format_table({{"tier", "bytes"}, {"host", "12"}, {"nvme", "3,400"}}),
             "tier  bytes\n"

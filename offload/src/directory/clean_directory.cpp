@@ -392,8 +392,7 @@ void remove_dead_checkpoints(const std::string& directory) {
   const std::vector<RemovableFile> gone = remove_all(report.files, none);
   if (gone.empty()) return;
   for (const RemovableFile& file : gone) disk_bytes += file.disk_bytes;
-  log(LogLevel::info, directory + ": removed " + std::to_string(count) +
-                          (count == 1 ? " checkpoint (" : " checkpoints (") +
+  log(LogLevel::info, directory + ": removed " + counted(count, "checkpoint") + " (" +
                           format_bytes(disk_bytes) + ") that an earlier run did not finish");
 }
 

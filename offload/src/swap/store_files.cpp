@@ -241,8 +241,7 @@ bool remove_empty_folder(const std::string& path) {
 void remove_leftovers(const std::string& directory, const std::vector<StoreFile>& files) {
   if (files.empty()) return;
   for (const StoreFile& file : files) remove_file(file.path);
-  log(LogLevel::info, directory + ": removed " + std::to_string(files.size()) +
-                          (files.size() == 1 ? " file (" : " files (") +
+  log(LogLevel::info, directory + ": removed " + counted(files.size(), "file") + " (" +
                           format_bytes(disk_bytes_of(files)) +
                           ") that an earlier run left without having committed them");
 }

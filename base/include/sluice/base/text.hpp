@@ -2,6 +2,7 @@
 // Small helpers for text that people read and write. Thread-safe: free functions without state.
 
 #include <charconv>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -62,6 +63,15 @@ std::string format_bytes(std::uint64_t size_bytes);
 
 // A count with separators: "1,234,567".
 std::string format_count(unsigned long long count);
+
+// "1 rank", "1,024 ranks": for a noun whose plural ends in s, and a count of at least 0.
+std::string counted(std::integral auto count, std::string_view noun) {
+  return format_count(static_cast<unsigned long long>(count)) + " " + std::string(noun) +
+         (count == 1 ? "" : "s");
+}
+
+// The shortest decimal that reads back as `value`: "0.1", "1e-08".
+std::string shortest_number(double value);
 
 // printf of one number, as the one conversion of `format` says: format_number("%.3f s", 1.5) is
 // "1.500 s". A NaN is printed without a sign.

@@ -3,7 +3,6 @@
 #include <json/value.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -89,11 +88,8 @@ std::string table(const config::TrainConfig& config, const std::vector<double>& 
 
 // Every bit of a value, as the shortest decimal that reads back equal. to_line() rounds.
 void append(std::string& text, double value) {
-  char digits[32];
-  const auto [end, error] = std::to_chars(digits, digits + sizeof(digits), value);
   text += (text.ends_with('[') ? "" : ",");
-  text += std::isfinite(value) ? std::string_view(digits, static_cast<std::size_t>(end - digits))
-                               : std::string_view("null");
+  text += std::isfinite(value) ? shortest_number(value) : "null";
 }
 
 std::string json_of(const std::string& path, const config::TrainConfig& config,

@@ -134,8 +134,7 @@ DoctorRow numa_row() {
     if (cache != nullptr) detail += "; L3 cache " + format_bytes(cache->attr->cache.size);
   }
   hwloc_topology_destroy(topology);
-  return fact("NUMA", std::to_string(nodes) + (nodes == 1 ? " node" : " nodes") + detail,
-              {{"nodes", nodes}});
+  return fact("NUMA", counted(nodes, "node") + detail, {{"nodes", nodes}});
 }
 #else
 DoctorRow numa_row() {

@@ -173,8 +173,7 @@ std::vector<Host> first_of(std::vector<Host> hosts, unsigned nodes, unsigned slo
   for (Host& host : hosts) {
     SLUICE_CHECK(slots <= host.slots.size(),
                  "--num-gpus: " + std::to_string(slots) + " ranks are wanted on " + host.name +
-                     ", which has " + std::to_string(host.slots.size()) +
-                     (host.slots.size() == 1 ? " slot" : " slots"));
+                     ", which has " + counted(host.slots.size(), "slot"));
     if (slots > 0) host.slots.resize(slots);
   }
   return hosts;

@@ -95,10 +95,9 @@ LocalRanks describe(const LaunchArguments& arguments, const Host& host) {
 
 void say_start(const LaunchArguments& arguments, const LocalRanks& ranks, const std::string& by,
                const LaunchOutput& output) {
-  output.say(
-      std::to_string(ranks.count) + (ranks.count == 1 ? " rank" : " ranks") + " of " +
-      shell_line(program_line(arguments)) + by + "; MASTER_ADDR=" + ranks.environment[0].second +
-      " MASTER_PORT=" + ranks.environment[1].second + ", " + ranks.threads_line + " in each");
+  output.say(counted(ranks.count, "rank") + " of " + shell_line(program_line(arguments)) + by +
+             "; MASTER_ADDR=" + ranks.environment[0].second + " MASTER_PORT=" +
+             ranks.environment[1].second + ", " + ranks.threads_line + " in each");
   for (std::size_t rank = 0; rank < ranks.cores.size(); ++rank) {
     output.say("rank " + std::to_string(rank) + " has the cores " +
                join(ranks.cores[rank].cpus, ","));

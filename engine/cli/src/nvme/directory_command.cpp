@@ -34,10 +34,6 @@ constexpr unsigned kIoThreads = 4;  // for the threads backend
 // Bounds the output for a directory that is damaged throughout.
 constexpr std::size_t kMostLines = 100;
 
-std::string counted(std::size_t count, const std::string& what) {
-  return format_count(count) + " " + what + (count == 1 ? "" : "s");
-}
-
 // "swap/" as "swap", so that paths below it read well.
 std::string without_slash(std::string directory) {
   while (directory.size() > 1 && directory.back() == '/') directory.pop_back();

@@ -65,8 +65,7 @@ std::string batch_of_ranks(const RanksQuestion& question) {
     const std::string batch =
         std::to_string(shape.micro_batch) + " x " + std::to_string(shape.micro_batches);
     batches.insert(batch);
-    of_each += (of_each.empty() ? "" : ", ") + batch + " (" + std::to_string(ranks) +
-               (ranks == 1 ? " rank)" : " ranks)");
+    of_each += (of_each.empty() ? "" : ", ") + batch + " (" + counted(ranks, "rank") + ")";
   }
   return "micro-batch " + (batches.size() == 1 ? *batches.begin() + " of each rank" : of_each);
 }
@@ -163,7 +162,7 @@ class MeasuredWork {
 
  private:
   static std::string ranks_on_host(std::uint64_t count) {
-    return std::to_string(count) + (count == 1 ? " rank on a host" : " ranks on a host");
+    return counted(count, "rank") + " on a host";
   }
   // Ranks without GPUs have their parts of the host's cores. Measures first, with --probe.
   std::optional<plan::StepWork> work_of(const config::TrainConfig& config, std::uint64_t on_host) {
@@ -183,8 +182,7 @@ class MeasuredWork {
     const std::optional<plan::SavedRates> saved = rates_.find(plan);
     if (!saved) return std::nullopt;
     const int threads = plan.schedule.threads.compute;
-    how_[on_host] = "with " + std::to_string(threads) + (threads == 1 ? " thread" : " threads") +
-                    ", measured " + saved->measured;
+    how_[on_host] = "with " + counted(threads, "thread") + ", measured " + saved->measured;
     return plan::step_work(plan, saved->rates, host_.cores);
   }
 

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "check/problem_limit.hpp"
+#include "sluice/base/text.hpp"
 
 namespace sluice::config {
 
@@ -27,8 +28,8 @@ std::string text_of(const std::string& shown_path, const std::vector<Problem>& p
             ": " + (problem.key_path.empty() ? "" : problem.key_path + ": ") + problem.message +
             "\n";
   }
-  text += (problems.size() < kMostProblems ? "" : "the first ") + std::to_string(problems.size()) +
-          (problems.size() == 1 ? " problem" : " problems") + " in " + shown_path;
+  text += (problems.size() < kMostProblems ? "" : "the first ") +
+          counted(problems.size(), "problem") + " in " + shown_path;
   return text;
 }
 

@@ -74,8 +74,7 @@ Dataset::Dataset(const std::vector<std::string>& files_and_folders, std::uint64_
 std::string Dataset::name() const {
   const std::size_t more = files_.size() - 1;
   if (more == 0) return files_.front().path();
-  return files_.front().path() + " and " + std::to_string(more) + " more file" +
-         (more == 1 ? "" : "s");
+  return files_.front().path() + " and " + counted(more, "more file");
 }
 
 std::size_t Dataset::short_files() const {

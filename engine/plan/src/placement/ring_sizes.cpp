@@ -181,8 +181,8 @@ std::string why_these_tiles(const Plan& plan) {
                      format_bytes(ring.tile_bytes) + ", for " +
                      std::to_string(plan.schedule.threads.optimizer) + " threads";
   if (drives > 0) {
-    line += " and " + std::to_string(drives) + (drives == 1 ? " drive" : " drives") + " with " +
-            std::to_string(aio.queue_depth) + " requests of " + format_bytes(aio.block_size) +
+    line += " and " + counted(drives, "drive") + " with " + std::to_string(aio.queue_depth) +
+            " requests of " + format_bytes(aio.block_size) +
             (drives == 1 ? " in flight" : " in flight each");
   }
   if (sends_to_gpu(plan)) line += ", some of them while weights are copied to the GPU";

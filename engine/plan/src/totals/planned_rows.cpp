@@ -39,7 +39,7 @@ int slots(const Plan& plan) {
 }
 
 std::string slots_text(int count) {
-  return ", " + std::to_string(count) + (count == 1 ? " slot on disk" : " slots on disk");
+  return ", " + counted(count, "slot") + " on disk";
 }
 
 std::string times(std::uint64_t count, std::uint64_t size_bytes) {

@@ -1,7 +1,5 @@
 #include "ranks/same_config.hpp"
 
-#include <array>
-#include <charconv>
 #include <concepts>
 #include <optional>
 #include <sstream>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/text.hpp"
 #include "sluice/models/rank_commit.hpp"
 
 namespace sluice::train {
@@ -23,8 +22,7 @@ std::string text_of(std::string_view value) {
   return std::string(value);
 }
 std::string text_of(double value) {
-  std::array<char, 32> text{};  // the shortest text that has this value
-  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
+  return shortest_number(value);
 }
 std::string text_of(std::integral auto value) {
   return std::to_string(value);

@@ -58,9 +58,7 @@ void say_epochs(const models::Dataset& data, std::int64_t epochs,
   const std::uint64_t all = checked_mul(data.epoch_sequences(), static_cast<std::uint64_t>(epochs));
   const std::uint64_t left_over = all % batch;
   log(LogLevel::info,
-      format_count(static_cast<std::uint64_t>(epochs)) +
-          (epochs == 1 ? " epoch of " : " epochs of ") + format_count(data.epoch_sequences()) +
-          " sequences: " +
+      counted(epochs, "epoch") + " of " + format_count(data.epoch_sequences()) + " sequences: " +
           format_count(
               static_cast<std::uint64_t>(data.steps_of(static_cast<std::uint64_t>(epochs)))) +
           " steps of " + format_count(batch) +

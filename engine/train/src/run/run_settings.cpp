@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kEpochBatch = "sequences of a step in epochs";
 constexpr const char* kGroups = "parameter groups";
 
-std::string shortest(double value) {
+std::string nine_digits(double value) {
   return format_number("%.9g", value);
 }
 
@@ -25,14 +25,14 @@ std::string shortest(double value) {
 std::string optimizer_text(const config::OptimizerConfig& optimizer) {
   std::string text(config::name_of(optimizer.type));
   if (optimizer.reads("betas"))
-    text += ", betas " + shortest(optimizer.beta1) + " and " + shortest(optimizer.beta2);
-  if (optimizer.reads("eps")) text += ", eps " + shortest(optimizer.eps);
+    text += ", betas " + nine_digits(optimizer.beta1) + " and " + nine_digits(optimizer.beta2);
+  if (optimizer.reads("eps")) text += ", eps " + nine_digits(optimizer.eps);
   if (optimizer.reads("momentum")) {
-    text += ", momentum " + shortest(optimizer.momentum) + ", dampening " +
-            shortest(optimizer.dampening) + (optimizer.nesterov ? ", nesterov" : "");
+    text += ", momentum " + nine_digits(optimizer.momentum) + ", dampening " +
+            nine_digits(optimizer.dampening) + (optimizer.nesterov ? ", nesterov" : "");
   }
-  text += ", weight decay " + shortest(optimizer.weight_decay);
-  if (optimizer.lr_decay > 0) text += ", rate decay " + shortest(optimizer.lr_decay);
+  text += ", weight decay " + nine_digits(optimizer.weight_decay);
+  if (optimizer.lr_decay > 0) text += ", rate decay " + nine_digits(optimizer.lr_decay);
   return text + (optimizer.bias_correction ? "" : ", no bias correction") +
          (optimizer.amsgrad ? ", amsgrad" : "") + (optimizer.maximize ? ", maximize" : "");
 }
@@ -41,7 +41,7 @@ std::string groups_text(const models::ParamGroups& groups) {
   if (!groups.is_divided()) return "one of all parameters";
   std::string text;
   for (const models::ParamGroup& group : groups.groups) {
-    text += (text.empty() ? "" : "; ") + group.name + ": rate " + shortest(group.optimizer.lr) +
+    text += (text.empty() ? "" : "; ") + group.name + ": rate " + nine_digits(group.optimizer.lr) +
             ", " + optimizer_text(group.optimizer);
   }
   return text;
@@ -55,10 +55,10 @@ std::string learning_rate_text(const config::TrainConfig& config) {
   std::string text, betas;
   bool cycles = false;
   for (const std::int64_t update : kRatedUpdates) {
-    text += (text.empty() ? "" : ", ") + shortest(config::learning_rate(config, update));
+    text += (text.empty() ? "" : ", ") + nine_digits(config::learning_rate(config, update));
     const double beta1 = config::betas_of_step(config, update).beta1;
     cycles = cycles || beta1 != config.optimizer.beta1;
-    betas += (betas.empty() ? ", with beta1 " : ", ") + shortest(beta1);
+    betas += (betas.empty() ? ", with beta1 " : ", ") + nine_digits(beta1);
   }
   return text + kAtUpdates + (cycles ? betas : "");
 }
@@ -81,22 +81,22 @@ std::string another(const std::string& name) {
 }
 
 std::string loss_scale_text(const config::Fp16Config& fp16) {
-  if (!fp16.is_dynamic()) return shortest(fp16.loss_scale);
-  return "dynamic, from " + shortest(fp16.initial_scale()) + " to no less than " +
-         shortest(fp16.min_loss_scale) + ", window " + std::to_string(fp16.loss_scale_window) +
+  if (!fp16.is_dynamic()) return nine_digits(fp16.loss_scale);
+  return "dynamic, from " + nine_digits(fp16.initial_scale()) + " to no less than " +
+         nine_digits(fp16.min_loss_scale) + ", window " + std::to_string(fp16.loss_scale_window) +
          (fp16.is_unpartitioned ? ", of stage 0" : "") + ", hysteresis " +
          std::to_string(fp16.hysteresis) + (fp16.consecutive_hysteresis ? ", consecutive" : "");
 }
 
 std::string dropout_text(const config::ModelConfig& model) {
-  return shortest(model.embd_pdrop) + " of embeddings, " + shortest(model.attn_pdrop) +
-         " of attention, " + shortest(model.resid_pdrop) + " of residuals";
+  return nine_digits(model.embd_pdrop) + " of embeddings, " + nine_digits(model.attn_pdrop) +
+         " of attention, " + nine_digits(model.resid_pdrop) + " of residuals";
 }
 
 std::string held_out_text(const TrainRequest& request, const Data& data) {
   if (data.separate_eval) return data.separate_eval->identity();
   if (!request.evaluation.fraction) return "nothing";
-  return shortest(100 * *request.evaluation.fraction) + " % of the training data";
+  return nine_digits(100 * *request.evaluation.fraction) + " % of the training data";
 }
 
 std::string order_text(const models::Dataset& data) {
@@ -118,7 +118,7 @@ std::string reduction_text(const config::TrainConfig& config) {
   const config::ReductionConfig& reduction = config.zero.reduction;
   const double before = reduction.divisor_before_sum(config.world_size);
   return std::string(reduction.takes_sum ? "the sum" : "the mean") +
-         (before == 1 ? "" : ", divided by " + shortest(before) + " before the sum") +
+         (before == 1 ? "" : ", divided by " + nine_digits(before) + " before the sum") +
          ", sent as " + std::string(name_of(config.wire_dtype()));
 }
 
@@ -131,7 +131,7 @@ models::RunSettings settings_of(const TrainRequest& request, const plan::Plan& p
       {kBatchSetting, batch_text(config)},
       {"device", device_text(plan)},
       {"dropout", dropout_text(plan.model)},
-      {"gradient clipping", shortest(config.gradient_clipping)},
+      {"gradient clipping", nine_digits(config.gradient_clipping)},
       {"type of gradient sums", std::string(name_of(config.gradient_dtype()))},
       {"held-out data", held_out_text(request, data)},
       {"learning rate", learning_rate_text(config)},

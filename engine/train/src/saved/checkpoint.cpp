@@ -9,6 +9,7 @@
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/base/rank_failure.hpp"
+#include "sluice/base/text.hpp"
 #include "sluice/models/checkpoints.hpp"
 #include "sluice/models/rank_commit.hpp"
 
@@ -109,7 +110,7 @@ void make_up_checkpoint(const RunResources& resources, CheckpointWriter& writer,
 }
 
 std::string missed_text(const MissedCheckpoints& missed) {
-  return std::to_string(missed.count) + (missed.count == 1 ? " checkpoint" : " checkpoints") +
+  return counted(missed.count, "checkpoint") +
          " could not be written; the last: " + missed.last_problem;
 }
 

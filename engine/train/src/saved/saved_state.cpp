@@ -5,6 +5,7 @@
 
 #include "sluice/base/log.hpp"
 #include "sluice/base/random_id.hpp"
+#include "sluice/base/text.hpp"
 #include "sluice/models/rank_commit.hpp"
 
 namespace sluice::train {
@@ -51,13 +52,12 @@ void resume_progress(Progress& progress, const RunSource& source, zero::Communic
   progress.checkpoint_step = source.own_swap ? 0 : progress.step;
   progress.updates = source.state->updates;
   progress.loss_scaler.restore(source.state->loss_scale);
-  log(LogLevel::info,
-      "resumed from step " + std::to_string(progress.step) + " in " + source.directory +
-          (source.state->world_size == ranks.world_size()
-               ? ""
-               : ", which " + std::to_string(source.state->world_size) +
-                     (source.state->world_size == 1 ? " rank wrote" : " ranks wrote") + ", on " +
-                     std::to_string(ranks.world_size())));
+  log(LogLevel::info, "resumed from step " + std::to_string(progress.step) + " in " +
+                          source.directory +
+                          (source.state->world_size == ranks.world_size()
+                               ? ""
+                               : ", which " + counted(source.state->world_size, "rank") +
+                                     " wrote, on " + std::to_string(ranks.world_size())));
 }
 
 }  // namespace sluice::train

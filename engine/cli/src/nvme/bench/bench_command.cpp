@@ -212,8 +212,7 @@ std::vector<std::vector<std::string>> table_rows(const NvmeBenchArguments& argum
 void show_comparison(const NvmeBenchArguments& arguments, const BenchOutcome& outcome,
                      Console& console) {
   const std::size_t rounds = outcome.fio->ratios.size();
-  console.print(outcome.path + ": " + std::to_string(rounds) +
-                (rounds == 1 ? " round" : " rounds") + " of slices of " +
+  console.print(outcome.path + ": " + counted(rounds, "round") + " of slices of " +
                 format_number("%g", arguments.slice_seconds) + " s" +
                 (rounds < FioComparison::kLeastRounds
                      ? "; an interval needs " + std::to_string(FioComparison::kLeastRounds) +
