@@ -126,7 +126,7 @@ void add_zero(const config::TrainConfig& config, Values& values) {
   values.emplace_back("zero_optimization.stage", zero.stage);
   add_offload("offload_param", zero.offload_param, values);
   add_offload("offload_optimizer", zero.offload_optimizer, values);
-  if (zero.stage < 3) return;
+  if (zero.stage < config::kStageOfShardedWeights) return;
   const std::string path = "zero_optimization.";
   values.emplace_back(path + "sub_group_size", count(zero.sub_group_size));
   values.emplace_back(path + "stage3_prefetch_bucket_size", count(zero.prefetch_bucket_size));

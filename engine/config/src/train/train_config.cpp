@@ -143,7 +143,7 @@ void check_stage(Checker& checker, ZeroConfig& zero) {
   if (zero.offload_optimizer.device != Device::none && zero.stage == 0)
     checker.add_problem(asking_key(checker, "offload_optimizer", "cpu_offload"),
                         "needs zero_optimization.stage 1 or more, which is 0; write \"stage\": 1");
-  if (zero.offload_param.device == Device::none || zero.stage == 3) return;
+  if (zero.offload_param.device == Device::none || zero.stage == kStageOfShardedWeights) return;
   checker.add_note(asking_key(checker, "offload_param", "cpu_offload_param"),
                    "no effect at ZeRO stage " + std::to_string(zero.stage) +
                        ", as in DeepSpeed: weights stay on the device as far as its budget goes; "

@@ -68,7 +68,8 @@ void check_ranks(Checker& checker, const ZeroConfig& zero, int world_size) {
     }
     return;
   }
-  if (zero.stage == 3 && zero.offload_param.device == OffloadConfig::Device::none) {
+  if (zero.stage == kStageOfShardedWeights &&
+      zero.offload_param.device == OffloadConfig::Device::none) {
     for (const char* path : kGatheredUnits) {
       if (checker.has_other_value(path))
         checker.add_note(path,

@@ -43,13 +43,15 @@ RankBytes rank_bytes(const RankShape& shape, std::uint64_t ranks) {
   const std::uint64_t shard = ceil_div(all, ranks);
   const bool away = states_are_away(shape);
   RankBytes bytes;
-  bytes.weights = shape.weight_bytes * (shape.stage == 3 ? shard : all);
+  bytes.weights =
+      shape.weight_bytes * (shape.stage == config::kStageOfShardedWeights ? shard : all);
   // Without offload an update finds its gradients on the device; with it, in host memory. Stages 0
   // and 1 divide gradients and states as stage 2 does (docs/decisions/0024-ranks-of-train.md).
   if (!away && shape.waits_for_norm) bytes.device_gradients = shape.gradient_bytes * shard;
   if (away && shape.waits_for_norm) bytes.host_gradients = shape.gradient_bytes * shard;
   bytes.states = state_bytes(shape) * shard;
-  const std::uint64_t gathered = shape.stage == 3 ? shape.weight_bytes : 0;
+  const std::uint64_t gathered =
+      shape.stage == config::kStageOfShardedWeights ? shape.weight_bytes : 0;
   bytes.gathered = kUnitsAtOnce * (shape.gradient_bytes + gathered) * shape.largest_unit;
   bytes.inputs = input_bytes(shape);
   add(bytes, shape.weights, bytes.weights);
@@ -65,7 +67,7 @@ RankTraffic rank_traffic(const RankShape& shape) {
   const auto element = static_cast<double>(shape.weight_bytes);
   const auto gradient = static_cast<double>(shape.gradient_bytes);
   // Stage 3 gathers weights for forward and for backward; the others gather what was updated.
-  const double gathers = shape.stage == 3 ? 2 : 1;
+  const double gathers = shape.stage == config::kStageOfShardedWeights ? 2 : 1;
   RankTraffic traffic;
   traffic.gathered_bytes = gathers * element * all;
   traffic.reduced_bytes = static_cast<double>(shape.wire_bytes) * all;

@@ -80,7 +80,6 @@ StepWork step_work(const Plan& plan, const MachineRates& rates, int host_cores) 
   for (const zero::UnitLayout& unit : plan.layouts)
     parameters += static_cast<double>(unit.param_count);
   const double weights = parameters * static_cast<double>(size_of(plan.compute_dtype));
-  const int stage = plan.config.zero.stage;
   StepWork work;
   work.compute_seconds = all.compute_seconds;
   work.update_seconds = all.update_seconds;
@@ -88,7 +87,8 @@ StepWork step_work(const Plan& plan, const MachineRates& rates, int host_cores) 
   work.own_copy_seconds = all.copy_seconds - sharded.copy_seconds;
   work.sharded_drive_seconds = sharded.drive_seconds;
   work.own_drive_seconds = all.drive_seconds - sharded.drive_seconds;
-  work.gathered_bytes = (stage == 3 ? 2 * static_cast<double>(plan.passes()) : 1) * weights;
+  const bool is_sharded = plan.config.zero.stage == config::kStageOfShardedWeights;
+  work.gathered_bytes = (is_sharded ? 2 * static_cast<double>(plan.passes()) : 1) * weights;
   work.reduced_bytes = parameters * static_cast<double>(size_of(plan.config.wire_dtype()));
   work.tokens = all.tokens_per_second * all.step_seconds;
   work.shares_cores = !plan.device.gpu;

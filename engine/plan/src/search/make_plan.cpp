@@ -165,7 +165,7 @@ void note_ranks(Plan& plan) {
   const std::string ranks = std::to_string(plan.config.world_size) + " ranks";
   const int stage = plan.config.zero.stage;
   plan.choices.push_back(
-      stage >= kStageOfShardedWeights
+      stage >= config::kStageOfShardedWeights
           ? "stage 3: weights, gradients and optimizer states are divided over " + ranks +
                 "; weights are gathered before each use"
           : "stage " + std::to_string(stage) +

@@ -24,7 +24,7 @@ bool Plan::device_updates() const {
 }
 
 bool Plan::keeps_whole_weights(std::size_t unit) const {
-  return config.world_size > 1 && config.zero.stage < kStageOfShardedWeights &&
+  return config.world_size > 1 && config.zero.stage < config::kStageOfShardedWeights &&
          units[unit].weights == Tier::device;
 }
 

@@ -101,7 +101,7 @@ StepModel::StepModel(const Plan& plan)
       last_unit_(plan.layouts.size() - 1),
       first_backward_(plan.own_loop() ? plan.own.calls.size() : last_unit_),
       one_rank_(plan.config.world_size == 1),
-      in_place_(one_rank_ || plan.config.zero.stage < kStageOfShardedWeights),
+      in_place_(one_rank_ || plan.config.zero.stage < config::kStageOfShardedWeights),
       has_gaps_(plan.device.gpu.has_value()),
       page_bytes_(has_gaps_ ? plan.device.gpu->page_bytes : 0) {
   for (const zero::UnitLayout& layout : plan.layouts) {

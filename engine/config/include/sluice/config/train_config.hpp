@@ -127,6 +127,10 @@ struct OffloadConfig {
 // The name in the file: "none", "cpu", "nvme".
 std::string_view name_of(OffloadConfig::Device device);
 
+// The ZeRO stage that divides the weights over the ranks. Each rank keeps whole weights in the
+// stages below.
+inline constexpr int kStageOfShardedWeights = 3;
+
 // The section "zero_optimization". Sizes and thresholds count elements, as in DeepSpeed.
 struct ZeroConfig {
   int stage = 0;

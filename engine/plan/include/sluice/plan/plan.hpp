@@ -136,10 +136,6 @@ struct StepTraffic {
   std::uint64_t nvme_cached_bytes = 0;  // reads that the cache saves
 };
 
-// The ZeRO stage that divides the weights over the ranks. Each rank keeps whole weights in the
-// stages below.
-inline constexpr int kStageOfShardedWeights = 3;
-
 struct Plan {
   config::ModelConfig model;
   config::TrainConfig config;
