@@ -128,7 +128,7 @@ std::size_t utf8_length(std::string_view text) {
   return overlong || outside ? 0 : length;
 }
 
-std::string format_table(const std::vector<std::vector<std::string>>& rows) {
+std::string format_table(const std::vector<std::vector<std::string>>& rows, Alignment alignment) {
   std::vector<std::size_t> widths;
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));
@@ -136,7 +136,7 @@ std::string format_table(const std::vector<std::vector<std::string>>& rows) {
       widths[i] = std::max(widths[i], display_width(row[i]));
     }
   }
-  std::vector<bool> numeric(widths.size(), true);
+  std::vector<bool> numeric(widths.size(), alignment == Alignment::numbers_right);
   for (std::size_t r = 1; r < rows.size(); ++r) {
     for (std::size_t i = 0; i < rows[r].size(); ++i) {
       const std::string& cell = rows[r][i];

@@ -121,6 +121,12 @@ TEST(FormatTable, AlignsTextLeftAndNumbersRight) {
             "nvme  3,400\n");
 }
 
+TEST(FormatTable, AlignsNumbersLeftWhenAsked) {
+  EXPECT_EQ(format_table({{"stage", "3", "default"}, {"lr", "0.001", ""}}, Alignment::left),
+            "stage  3      default\n"
+            "lr     0.001\n");
+}
+
 TEST(FormatTable, LeavesNoTrailingSpacesAndTakesShortRows) {
   EXPECT_EQ(format_table({{"name", "note"}, {"a", "long text"}, {"b"}}),
             "name  note\n"

@@ -77,9 +77,13 @@ std::string shortest_number(double value);
 // "1.500 s". A NaN is printed without a sign.
 std::string format_number(const char* format, double value);
 
-// A table of `rows`, the first of which is the header. Columns line up. A column is right-aligned
-// when every cell below the header is empty or starts with a digit, '-' or '+'.
-std::string format_table(const std::vector<std::vector<std::string>>& rows);
+// How the columns of a table line up. `numbers_right`: the first row is the header; a column is
+// right-aligned when every cell below it is empty or starts with a digit, '-' or '+'.
+enum class Alignment { numbers_right, left };
+
+// A table of `rows`, a line for each.
+std::string format_table(const std::vector<std::vector<std::string>>& rows,
+                         Alignment alignment = Alignment::numbers_right);
 
 // Terminal cells that `text` takes, counted as UTF-8 code points.
 std::size_t display_width(std::string_view text);

@@ -62,25 +62,6 @@ void add_rows(const std::string& key, const Json::Value& value, const std::strin
   }
 }
 
-// Columns that line up; the last one is not padded.
-void print_rows(const std::vector<std::vector<std::string>>& rows, Console& console) {
-  std::vector<std::size_t> widths;
-  for (const std::vector<std::string>& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (std::size_t i = 0; i < row.size(); ++i)
-      widths[i] = std::max(widths[i], display_width(row[i]));
-  }
-  for (const std::vector<std::string>& row : rows) {
-    std::string line;
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      line += row[i];
-      if (i + 1 < row.size()) line += std::string(widths[i] + 2 - display_width(row[i]), ' ');
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    console.print(line);
-  }
-}
-
 // The notes of the file, and a caution for directories that are memory or across a network.
 std::vector<std::string> all_notes(const config::TrainConfig& config) {
   std::vector<std::string> notes = config.notes;
@@ -132,7 +113,7 @@ Json::Value check_one(const ConfigFiles& files, const std::vector<config::Settin
     object["values"][key] = value;
     if (is_default) object["defaults"].append(key);
   }
-  print_rows(rows, console);
+  console.print(format_table(rows, Alignment::left));
   print_notes(config, console);
   std::string names = files.path;
   for (const std::string& path : files.tuned_paths) names += ", " + path;
@@ -184,7 +165,7 @@ int run_config_resolve(const ConfigResolveArguments& arguments, Session& session
     values[key]["value"] = value;
     values[key]["origin"] = origin;
   }
-  print_rows(rows, session.console());
+  session.console().print(format_table(rows, Alignment::left));
   print_notes(config, session.console());
   Json::Value object(Json::objectValue);
   object["file"] = arguments.path;
