@@ -39,10 +39,10 @@ class Checker {
   void below_one(double value, const char* name) const {
     SLUICE_CHECK(value >= 0 && value < 1, text(value, name) + "; it must be in [0, 1)");  // NaN too
   }
-  // A value that fp32 rounds to 0 would divide by 0.
-  void not_lost(double value, float rounded, const char* name) const {
+  // An epsilon that fp32 rounds to 0 would divide by 0.
+  void epsilon_not_lost(double value, float rounded) const {
     SLUICE_CHECK(value == 0 || rounded != 0,
-                 text(value, name) + ", which is 0 in fp32; give 0 or a larger one");
+                 text(value, "epsilon") + ", which is 0 in fp32; give 0 or a larger one");
   }
   float fp32(double value, const char* name) const {
     const auto rounded = static_cast<float>(value);
@@ -87,7 +87,7 @@ StepConstants constants(const AdamConfig& config, std::int64_t step) {
   out.keep = decoupled ? keep_of(check, config.learning_rate, config.weight_decay) : 1;
   // m / c1 / (sqrt(v / c2) + epsilon) = (sqrt(c2) / c1) m / (sqrt(v) + sqrt(c2) epsilon).
   const double root = std::sqrt(correction2);
-  check.not_lost(config.epsilon, check.fp32(config.epsilon, "epsilon"), "epsilon");
+  check.epsilon_not_lost(config.epsilon, check.fp32(config.epsilon, "epsilon"));
   const double least = config.epsilon > 0 ? std::numeric_limits<float>::denorm_min() : 0;
   out.epsilon = static_cast<float>(std::max(config.epsilon * root, least));
   out.step_size = check.fp32(config.learning_rate * root / correction1,
@@ -104,7 +104,7 @@ StepConstants constants(const AdagradConfig& config, std::int64_t step) {
   StepConstants out{};
   out.l2 = check.fp32(config.weight_decay, "weight_decay");
   out.epsilon = check.fp32(config.epsilon, "epsilon");
-  check.not_lost(config.epsilon, out.epsilon, "epsilon");
+  check.epsilon_not_lost(config.epsilon, out.epsilon);
   const double steps_before = static_cast<double>(step) - 1;
   out.step_size = check.fp32(config.learning_rate / (1 + steps_before * config.learning_rate_decay),
                              "learning_rate");

@@ -97,7 +97,7 @@ TEST_F(MemoryTransports, AnOfferIsReadInPlaceBehindAShorterHeader) {
   const Bytes header(10, std::byte{1});
   const Bytes offered(1000, std::byte{2});
   Bytes received(12, std::byte{9});
-  const auto send = sender_.begin_offer(1, Lane::headers, header, offered);
+  const auto send = sender_.begin_offer(1, header, offered);
   const auto receive = receiver_.begin_receive(0, Lane::headers, received);
   ASSERT_TRUE(receive->done());
   Bytes expected(12, std::byte{9});
@@ -116,7 +116,7 @@ TEST_F(MemoryTransports, AnOfferIsReadInPlaceBehindAShorterHeader) {
 TEST_F(MemoryTransports, AnOfferThatIsTakenBackCannotBeOpened) {
   const Bytes header(10);
   Bytes received(10);
-  auto send = sender_.begin_offer(1, Lane::headers, header, message(1));
+  auto send = sender_.begin_offer(1, header, message(1));
   const auto receive = receiver_.begin_receive(0, Lane::headers, received);
   ASSERT_TRUE(receive->done());
   const std::unique_ptr<Offer> offer = receive->take_offer();
@@ -128,7 +128,7 @@ TEST_F(MemoryTransports, AnOfferThatIsTakenBackCannotBeOpened) {
 TEST_F(MemoryTransports, AnOpenOfferHoldsItsSender) {
   const Bytes offered(1000, std::byte{2});
   Bytes received(10);
-  auto send = sender_.begin_offer(1, Lane::headers, received, offered);
+  auto send = sender_.begin_offer(1, received, offered);
   const auto receive = receiver_.begin_receive(0, Lane::headers, received);
   ASSERT_TRUE(receive->done());
   std::unique_ptr<Offer> offer = receive->take_offer();

@@ -12,10 +12,11 @@ namespace sluice::nvme {
 namespace {
 
 constexpr double kTie = 1.02;  // settings with a smaller ratio are equally good
+constexpr std::size_t kFinalists = 6;
 
 // The number of settings that stay after a round with `count` settings.
-std::size_t next_count(std::size_t count, std::size_t finalists) {
-  return std::max(std::min(count, finalists), count / 2);
+std::size_t next_count(std::size_t count) {
+  return std::max(std::min(count, kFinalists), count / 2);
 }
 
 void add_to_mean(double& mean, double value, int rounds) {
@@ -66,7 +67,7 @@ Tuner::Tuner(const std::vector<TuneSetting>& settings, std::optional<TuneSetting
   for (const TuneSetting& setting : settings) points_.push_back({setting, {}, 0, {}});
   in_.resize(points_.size());
   std::iota(in_.begin(), in_.end(), std::size_t{0});
-  for (std::size_t count = in_.size(); count > kFinalists; count = next_count(count, kFinalists))
+  for (std::size_t count = in_.size(); count > kFinalists; count = next_count(count))
     ++halving_rounds_;
   std::shuffle(in_.begin(), in_.end(), random_);
   if (usual) {
@@ -82,7 +83,7 @@ std::size_t Tuner::planned_trials() const {
   std::size_t count = points_.size();
   for (int round = 0; round < halving_rounds_; ++round) {
     trials += count;
-    count = next_count(count, kFinalists);
+    count = next_count(count);
   }
   return trials + kLastRounds * count;
 }
@@ -111,7 +112,7 @@ void Tuner::begin_round() {
     if (a == usual_ || b == usual_) return a == usual_ && b != usual_;
     return points_[a].rates.mean() > points_[b].rates.mean();
   });
-  in_.resize(next_count(in_.size(), kFinalists));
+  in_.resize(next_count(in_.size()));
   std::shuffle(in_.begin(), in_.end(), random_);
   at_ = 0;
   ++round_;

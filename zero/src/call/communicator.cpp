@@ -12,36 +12,35 @@ RankCall call_of(Operation operation, Element element, int root, std::string lab
   return {operation, element, root, std::move(label)};
 }
 
-HostCall host_call(RankCall call, std::span<const std::byte> input, std::span<std::byte> output) {
-  return {std::move(call), input, output};
+HostCall host_call(RankCall call, std::span<std::byte> output) {
+  return {std::move(call), {}, output};
 }
 
 HostCall all_gather_of(std::span<std::byte> full, std::string label) {
-  return host_call(call_of(Operation::all_gather, Element::bytes, 0, std::move(label)), {}, full);
+  return host_call(call_of(Operation::all_gather, Element::bytes, 0, std::move(label)), full);
 }
 
 HostCall reduce_scatter_of(std::span<std::byte> full, DType dtype, std::string label) {
-  return host_call(call_of(Operation::reduce_scatter, element_of(dtype), 0, std::move(label)), {},
+  return host_call(call_of(Operation::reduce_scatter, element_of(dtype), 0, std::move(label)),
                    full);
 }
 
 HostCall all_reduce_of(std::span<double> values, std::string label) {
-  return host_call(call_of(Operation::all_reduce, Element::fp64, 0, std::move(label)), {},
+  return host_call(call_of(Operation::all_reduce, Element::fp64, 0, std::move(label)),
                    std::as_writable_bytes(values));
 }
 
 HostCall broadcast_of(std::span<std::byte> bytes, int root, std::string label) {
-  return host_call(call_of(Operation::broadcast, Element::bytes, root, std::move(label)), {},
-                   bytes);
+  return host_call(call_of(Operation::broadcast, Element::bytes, root, std::move(label)), bytes);
 }
 
 HostCall barrier_of(std::string label) {
-  return host_call(call_of(Operation::barrier, Element::bytes, 0, std::move(label)), {}, {});
+  return host_call(call_of(Operation::barrier, Element::bytes, 0, std::move(label)), {});
 }
 
-DeviceCall device_call(RankCall call, offload::DeviceSpan input, offload::DeviceSpan output,
+DeviceCall device_call(RankCall call, offload::DeviceSpan output,
                        const offload::ComputePoint& after) {
-  return {std::move(call), input, output, after};
+  return {std::move(call), {}, output, after};
 }
 
 }  // namespace
@@ -73,14 +72,14 @@ Ticket Communicator::begin_barrier(std::string label) {
 
 Ticket Communicator::begin_all_gather(offload::DeviceSpan full, const offload::ComputePoint& after,
                                       std::string label) {
-  return begin(device_call(call_of(Operation::all_gather, Element::bytes, 0, std::move(label)), {},
+  return begin(device_call(call_of(Operation::all_gather, Element::bytes, 0, std::move(label)),
                            full, after));
 }
 
 Ticket Communicator::begin_reduce_scatter(offload::DeviceSpan full, DType dtype,
                                           const offload::ComputePoint& after, std::string label) {
   return begin(device_call(
-      call_of(Operation::reduce_scatter, element_of(dtype), 0, std::move(label)), {}, full, after));
+      call_of(Operation::reduce_scatter, element_of(dtype), 0, std::move(label)), full, after));
 }
 
 void Communicator::all_gather(std::span<std::byte> full, std::string label) {

@@ -180,8 +180,7 @@ void RankMessages::announce_with_offers(Announced& own, const OfferTo& offer_to)
   for (const int other : own.others) {
     const std::span<const std::byte> offered = offer_to(other);
     traffic_.sent_bytes += offered.size();
-    own.offers.add_send(
-        transport_->begin_offer(other, Lane::headers, own.header.used_bytes(), offered));
+    own.offers.add_send(transport_->begin_offer(other, own.header.used_bytes(), offered));
   }
 }
 

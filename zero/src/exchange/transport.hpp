@@ -53,11 +53,10 @@ class Transport {
                                                  std::span<std::byte> bytes) = 0;
   // Whether messages can bring offers: ranks share memory. Without, begin_offer returns null.
   virtual bool lends() const { return false; }
-  // As begin_send; `bytes` are free at once, and `offered` is used until the message is done. A
-  // header may be shorter than its receive, whose other bytes stay as they are: each cache line of
-  // it that the other core fetches takes a small call longer.
-  virtual std::unique_ptr<Message> begin_offer(int /*to*/, Lane /*lane*/,
-                                               std::span<const std::byte> /*bytes*/,
+  // As begin_send of a header; `bytes` are free at once, and `offered` is used until the message is
+  // done. A header may be shorter than its receive, whose other bytes stay as they are: each cache
+  // line of it that the other core fetches takes a small call longer.
+  virtual std::unique_ptr<Message> begin_offer(int /*to*/, std::span<const std::byte> /*bytes*/,
                                                std::span<const std::byte> /*offered*/) {
     return nullptr;
   }

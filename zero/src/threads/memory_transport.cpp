@@ -265,9 +265,9 @@ class MemoryTransport final : public Transport {
     return std::make_unique<Received>(board_->pipe(from, rank_, lane), lane, bytes);
   }
   bool lends() const override { return options_.lends; }
-  std::unique_ptr<Message> begin_offer(int to, Lane lane, std::span<const std::byte> bytes,
+  std::unique_ptr<Message> begin_offer(int to, std::span<const std::byte> bytes,
                                        std::span<const std::byte> offered) override {
-    return send(to, lane, bytes, offered);
+    return send(to, Lane::headers, bytes, offered);
   }
   void give_up() override {}  // a message that is destroyed leaves nothing behind
 

@@ -165,10 +165,10 @@ void add_text(CLI::App& command, const std::string& flag, const std::string& pla
   });
 }
 
-void add_texts(CLI::App& command, const std::string& flag, const std::string& placeholder,
-               Need need, const std::string& help, std::vector<std::string>& target) {
+void add_files(CLI::App& command, const std::string& flag, Need need, const std::string& help,
+               std::vector<std::string>& target) {
   CLI::Option* option = command.add_option(flag, target, help);
-  option->allow_extra_args(false)->type_name(placeholder);
+  option->allow_extra_args(false)->type_name("FILE");
   option->each([flag](const std::string& text) {
     if (text.empty()) throw InvalidArgument(flag + ": the value is empty");
   });

@@ -21,9 +21,9 @@ void add_option(CLI::App& command, const std::string& flag, const std::string& p
                 const std::function<void(const std::string&)>& store);
 void add_text(CLI::App& command, const std::string& flag, const std::string& placeholder, Need need,
               const std::string& help, std::string& target);
-// Adds an option that may be given several times, with one value each time.
-void add_texts(CLI::App& command, const std::string& flag, const std::string& placeholder,
-               Need need, const std::string& help, std::vector<std::string>& target);
+// Adds an option that may be given several times, with one FILE each time.
+void add_files(CLI::App& command, const std::string& flag, Need need, const std::string& help,
+               std::vector<std::string>& target);
 void add_flag(CLI::App& command, const std::string& flag, const std::string& help, bool& target);
 
 // Conversions of an option's text. Each throws InvalidArgument, with `flag` in the message.

@@ -80,7 +80,7 @@ void add_resolve(CLI::App& config, Building& building) {
                   "sluice config resolve ds.json --learning-rate 1e-4");
   add_text(resolve, "FILE", "FILE", Need::required, "training configuration, DeepSpeed JSON",
            building.resolve.path);
-  add_texts(resolve, "--config", "FILE", Need::optional,
+  add_files(resolve, "--config", Need::optional,
             "a file whose keys of \"aio\" and \"sluice\" replace those before",
             building.resolve.tuned_paths);
   add_setting_options(resolve, building.resolve.settings);

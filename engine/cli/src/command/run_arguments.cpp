@@ -15,13 +15,13 @@ namespace {
 // Options that identify the run. train and plan share them, so one line of options works for both.
 void add_run_options(CLI::App& command, Building& building, Need need) {
   train::TrainRequest& run = building.run;
-  add_texts(command, "--config", "FILE", need,
+  add_files(command, "--config", need,
             "training configuration, DeepSpeed JSON; given again: a file whose keys of \"aio\" and "
             "\"sluice\" replace those before, as sluice nvme tune writes it",
             building.configs);
   add_text(command, "--model", "FILE", need, "model, Hugging Face config.json (gpt2)",
            run.model_path);
-  add_texts(command, "--data", "FILE", need,
+  add_files(command, "--data", need,
             "training data, a file or a folder: text read as bytes, uint16 tokens when named .bin, "
             "uint32 tokens when named .u32; may be given again",
             run.data_paths);
@@ -96,7 +96,8 @@ void add_evaluation_options(CLI::App& command, train::TrainRequest& run) {
 }
 
 // "7", or "5-10".
-train::TrainRequest::Steps to_steps(const std::string& flag, const std::string& text) {
+train::TrainRequest::Steps to_trace_steps(const std::string& text) {
+  const std::string flag = "--trace-steps";
   const std::size_t dash = text.find('-');
   train::TrainRequest::Steps steps;
   steps.first = to_integer(flag, text.substr(0, dash), 1);
@@ -110,10 +111,9 @@ void add_trace_options(CLI::App& command, train::TrainRequest& run) {
            "write a timeline of the run, which ui.perfetto.dev and chrome://tracing open; sluice "
            "report shows a step of it",
            run.trace_path);
-  add_option(
-      command, "--trace-steps", "A-B", Need::optional,
-      "the timeline has steps A to B only, or the one step A",
-      [&run](const std::string& text) { run.trace_steps = to_steps("--trace-steps", text); });
+  add_option(command, "--trace-steps", "A-B", Need::optional,
+             "the timeline has steps A to B only, or the one step A",
+             [&run](const std::string& text) { run.trace_steps = to_trace_steps(text); });
 }
 
 // Checks that the options fit together.

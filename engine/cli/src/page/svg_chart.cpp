@@ -25,14 +25,15 @@ struct Scale {
   double tick = 1;
 };
 
-Scale whole_ticks(double from, double to, int count) {
+Scale whole_ticks(double from, double to) {
+  constexpr int kTicks = 5;
   if (!(from < to)) {
     // A range of one value is widened.
     const double around = std::max(std::abs(from) * 0.1, 1e-9);
     from -= from > 0 || from < 0 ? around : 0;
     to += around;
   }
-  const double tick = tick_of(to - from, count);
+  const double tick = tick_of(to - from, kTicks);
   return {tick * std::floor(from / tick + 1e-9), tick * std::ceil(to / tick - 1e-9), tick};
 }
 
@@ -56,8 +57,8 @@ class Drawing {
     if (least_y > most_y) least_y = most_y = 0;
     x_ = {least_x, most_x, tick_of(std::max(most_x - least_x, 1.0), 8)};
     if (least_x == most_x) x_ = {least_x - 0.5, least_x + 0.5, 1};
-    y_ = axes.y_from == ChartAxes::From::zero ? whole_ticks(0, std::max(most_y, 0.0), 5)
-                                              : whole_ticks(least_y, most_y, 5);
+    y_ = axes.y_from == ChartAxes::From::zero ? whole_ticks(0, std::max(most_y, 0.0))
+                                              : whole_ticks(least_y, most_y);
   }
 
   double x(double value) const {

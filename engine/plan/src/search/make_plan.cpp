@@ -322,7 +322,7 @@ Plan make_plan_of(const config::TrainConfig& config, const Subject& subject, Pla
       if (!tried.problems.empty()) return std::nullopt;
       return std::move(tried.plan);
     };
-    changes = suggest_changes({config, subject.model}, outcome.plan, machine, attempt_variant, 4);
+    changes = suggest_changes({config, subject.model}, outcome.plan, machine, attempt_variant);
   }
   throw DoesNotFit(refusal(outcome.plan, outcome.problems, changes));
 }

@@ -268,8 +268,8 @@ void add_sequence_changes(const Variant& refused, const TryPlan& try_plan,
 }  // namespace
 
 std::vector<std::string> suggest_changes(const Variant& refused, const Plan& shape,
-                                         const MachineFacts& machine, const TryPlan& try_plan,
-                                         std::size_t limit) {
+                                         const MachineFacts& machine, const TryPlan& try_plan) {
+  constexpr std::size_t kMost = 4;
   std::vector<Candidate> candidates;
   add_limit_changes(refused, try_plan, candidates);
   add_disk_changes(refused, shape, try_plan, candidates);
@@ -281,7 +281,7 @@ std::vector<std::string> suggest_changes(const Variant& refused, const Plan& sha
   if (candidates.size() < 2) add_sequence_changes(refused, try_plan, candidates);
   std::vector<std::string> lines;
   for (const Candidate& candidate : candidates) {
-    if (lines.size() == limit) break;
+    if (lines.size() == kMost) break;
     lines.push_back(candidate.text);
   }
   return lines;

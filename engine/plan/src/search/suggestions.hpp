@@ -18,10 +18,9 @@ struct Variant {
 // Plans a variant, without suggestions. Returns nullopt when it does not fit.
 using TryPlan = std::function<std::optional<Plan>(const Variant&)>;
 
-// Returns at most `limit` suggestions, smallest change first. Each names key and value. `shape` is
+// Returns a few suggestions, smallest change first. Each names key and value. `shape` is
 // the plan of the refused variant.
 std::vector<std::string> suggest_changes(const Variant& refused, const Plan& shape,
-                                         const MachineFacts& machine, const TryPlan& try_plan,
-                                         std::size_t limit);
+                                         const MachineFacts& machine, const TryPlan& try_plan);
 
 }  // namespace sluice::plan

@@ -89,7 +89,6 @@ class Tuner {
   TuneChoice choose() const;
 
  private:
-  static constexpr std::size_t kFinalists = 6;
   static constexpr std::size_t kNone = ~std::size_t{0};
   void begin_round();
   TuneChoice choose_beside_usual() const;
