@@ -131,8 +131,8 @@ std::unique_ptr<Numa> read_numa() {
 }
 
 const Numa& machine_numa() {
-  static const MachineNuma machine;
-  return machine;
+  static const std::unique_ptr<Numa> machine = read_numa();
+  return *machine;
 }
 
 }  // namespace sluice
