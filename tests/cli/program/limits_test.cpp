@@ -237,7 +237,6 @@ TEST_F(Limits, APlanStaysWithinTheControlGroup) {
   EXPECT_THAT(run_sluice({"doctor"}, {}, enter).out, HasSubstr("control group limit 512 MiB"));
 }
 
-// hwloc asks for the allowed cores until it gets an answer.
 // A run keeps its data files open. The soft limit is raised; the hard one is named.
 TEST_F(Limits, OfOpenFilesAreRaisedAsFarAsTheyGo) {
   const TempDir data;
@@ -285,6 +284,7 @@ TEST_F(Limits, WithoutProcAPlanKnowsTheMemoryAndTrainNamesProc) {
 }
 #endif
 
+// hwloc asks for the allowed cores until it gets an answer.
 TEST_F(Limits, DoctorEndsWhereCoresAreNotTold) {
   for (const long call : {__NR_sched_getaffinity, __NR_sched_setaffinity}) {
     const ProgramResult result = run_sluice({"doctor"}, {}, [call] {

@@ -42,7 +42,7 @@
 
 namespace sluice::train {
 
-// A device that a test brings: what a plan is made from, and the device for a plan.
+// Where a loop gets the facts for its plan, and the device of the plan. Default: the machine's.
 struct BroughtDevice {
   std::function<plan::MachineFacts(const config::TrainConfig&)> facts = plan::probe_machine;
   std::function<RunDevice(const plan::Plan&)> make = [](const plan::Plan& plan) {
