@@ -86,7 +86,7 @@ bool TilePipeline::step() {
   return true;
 }
 
-bool TilePipeline::front_has_ended(const std::deque<InFlight>& tiles) {
+bool TilePipeline::front_has_ended(const std::list<InFlight>& tiles) {
   return !tiles.empty() && all_done(tiles.front().pending);
 }
 
@@ -109,8 +109,8 @@ void TilePipeline::begin_read(TileJob job, TileLease lease) {
 }
 
 void TilePipeline::compute_oldest_read() {
-  InFlight tile = std::move(reading_.front());
-  reading_.pop_front();
+  computing_.splice(computing_.end(), reading_, reading_.begin());
+  InFlight& tile = computing_.back();
   std::exception_ptr read_error = error_of([&] { finish_all(tile.pending); });
   if (!tile.error) tile.error = std::move(read_error);
   if (!tile.error && tile.job.begin_compute) {
@@ -118,11 +118,10 @@ void TilePipeline::compute_oldest_read() {
   } else if (!tile.error && tile.job.compute) {
     tile.error = error_of([&] { tile.job.compute(tile.lease.bytes()); });
   }
-  computing_.push_back(std::move(tile));
   write_what_is_computed();
 }
 
-std::deque<TilePipeline::InFlight>::iterator TilePipeline::first_computed() {
+std::list<TilePipeline::InFlight>::iterator TilePipeline::first_computed() {
   return std::find_if(computing_.begin(), computing_.end(),
                       [](const InFlight& tile) { return all_done(tile.pending); });
 }
@@ -132,17 +131,16 @@ void TilePipeline::write_what_is_computed() {
 }
 
 // Blocks until the tile is computed.
-void TilePipeline::write(const std::deque<InFlight>::iterator& computed) {
-  InFlight tile = std::move(*computed);
-  computing_.erase(computed);
+void TilePipeline::write(const std::list<InFlight>::iterator& computed) {
+  // Failed jobs queue up here too: they end after those that were written before.
+  writing_.splice(writing_.end(), computing_, computed);
+  InFlight& tile = writing_.back();
   std::exception_ptr error = error_of([&] { finish_all(tile.pending); });
   if (!tile.error) tile.error = std::move(error);
   tile.begun = next_begun_++;
   if (!tile.error && tile.job.begin_write) {
     tile.error = error_of([&] { tile.pending = tile.job.begin_write(tile.lease.bytes()); });
   }
-  // Failed jobs queue up here too: they end after those that were written before.
-  writing_.push_back(std::move(tile));
 }
 
 void TilePipeline::retire_oldest_write() {

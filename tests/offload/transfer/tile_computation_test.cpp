@@ -2,11 +2,32 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <cstdlib>
+#include <new>
 #include <stdexcept>
 #include <utility>
 #include <vector>
 
 #include "sluice/offload/tile_pipeline.hpp"
+
+namespace {
+thread_local std::size_t allocations = 0;  // of this thread
+}  // namespace
+
+// Not inlined: GCC would take the two for a mismatch.
+__attribute__((noinline)) void* operator new(std::size_t size) {
+  ++allocations;
+  void* const memory = std::malloc(size == 0 ? 1 : size);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+__attribute__((noinline)) void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+__attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
 
 namespace sluice::offload {
 namespace {
@@ -48,6 +69,36 @@ TEST(TileComputations, RunBesideEachOther) {
   pipeline.drain();
   EXPECT_EQ(ended, (std::vector<int>{2, 0}));
   EXPECT_EQ(written, (std::vector<int>{2, 0}));
+}
+
+// Without memory, a tile whose work has begun would have to wait for it. The thread that drives the
+// pipeline may be the one that does it later.
+TEST(TileComputations, HaveAPlaceForTheirTileBeforeTheyBegin) {
+  constexpr std::size_t kTiles = 16;
+  std::vector<TicketSource> computations(kTiles), writes(kTiles);
+  MemoryPool pool(Tier::host, kUnlimited, make_host_source());
+  BufferRing ring(pool, 4096, kTiles, "tiles");
+  TilePipeline pipeline(ring);
+  std::size_t allocations_before = 0;
+  const auto begin = [&](std::vector<TicketSource>& sources, std::size_t i) {
+    Tickets tickets;
+    tickets.push_back(sources[i].ticket());
+    allocations_before = allocations;
+    return tickets;
+  };
+  for (std::size_t i = 0; i < kTiles; ++i) {
+    TileJob job;
+    job.begin_compute = [&, i](std::span<std::byte>) { return begin(computations, i); };
+    job.begin_write = [&, i](std::span<std::byte>) { return begin(writes, i); };
+    pipeline.push(std::move(job));
+    EXPECT_EQ(allocations, allocations_before) << "tile " << i << " is computed";
+  }
+  for (std::size_t i = 0; i < kTiles; ++i) {
+    computations[i].complete();
+    pipeline.step();
+    EXPECT_EQ(allocations, allocations_before) << "tile " << i << " is written";
+  }
+  for (TicketSource& write : writes) write.complete();
 }
 
 }  // namespace

@@ -5,9 +5,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <exception>
 #include <functional>
+#include <list>
 #include <span>
 #include <vector>
 
@@ -76,17 +76,19 @@ class TilePipeline {
   void do_what_can_be_done();
   void compute_oldest_read();
   // The oldest tile that is computed, or the end of computing_.
-  std::deque<InFlight>::iterator first_computed();
+  std::list<InFlight>::iterator first_computed();
   void write_what_is_computed();
-  void write(const std::deque<InFlight>::iterator& computed);
+  void write(const std::list<InFlight>::iterator& computed);
   void retire_oldest_write();
   bool write_was_begun_first() const;
-  static bool front_has_ended(const std::deque<InFlight>& tiles);
+  static bool front_has_ended(const std::list<InFlight>& tiles);
 
   BufferRing& ring_;
-  std::deque<InFlight> reading_;
-  std::deque<InFlight> computing_;
-  std::deque<InFlight> writing_;
+  // Lists: a tile goes from one to the next without an allocation, which could fail while others
+  // work on the tile.
+  std::list<InFlight> reading_;
+  std::list<InFlight> computing_;
+  std::list<InFlight> writing_;
   std::uint64_t next_begun_ = 0;
 };
 
