@@ -40,35 +40,58 @@ class UnsharedFds {
   // No fork comes between: who shares the open file shares its lock.
   UniqueFd open(const std::string& path, int flags, mode_t mode) {
     UniqueFd fd;
-    const std::scoped_lock guard(mutex_);
+    const std::scoped_lock guard(no_fork_);
+    if (nothing_ < 0) nothing_ = ::open("/", O_PATH | O_CLOEXEC);
+    if (nothing_ < 0) return fd;
     do {
       fd = UniqueFd(::open(path.c_str(), flags | O_CLOEXEC, mode));
     } while (!fd && errno == EINTR);
+    const std::scoped_lock entry(mutex_);
     if (fd) fds_.insert(fd.get());
     return fd;
   }
-  // Before `fd` is closed. Its lock is gone, whoever else may have it; not so in a child.
-  void let_go(int fd) {
-    const std::scoped_lock guard(mutex_);
-    if (fds_.erase(fd) != 0) ::flock(fd, LOCK_UN);
+  // As close(2), for any descriptor. The lock of an unshared one is gone, whoever else may have it;
+  // not so in a child.
+  int close(int fd) {
+    if (!has(fd)) return ::close(fd);
+    const std::scoped_lock guard(no_fork_);
+    ::flock(fd, LOCK_UN);
+    {
+      const std::scoped_lock entry(mutex_);
+      fds_.erase(fd);
+    }
+    return ::close(fd);
   }
 
  private:
-  UnsharedFds() : nothing_(::open("/", O_PATH | O_CLOEXEC)) {
-    ::pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
+  UnsharedFds() {
+    ::pthread_atfork([] { instance().begin_fork(); }, [] { instance().end_fork(); },
                      [] { instance().be_a_child(); });
     made = this;
+  }
+  bool has(int fd) {
+    const std::scoped_lock entry(mutex_);
+    return fds_.contains(fd);
+  }
+  void begin_fork() {
+    no_fork_.lock();
+    mutex_.lock();
+  }
+  void end_fork() {
+    mutex_.unlock();
+    no_fork_.unlock();
   }
   // The numbers stay in use: the child's own owners close them.
   void be_a_child() {
     for (const int fd : fds_) ::dup3(nothing_, fd, O_CLOEXEC);
     fds_.clear();
-    mutex_.unlock();
+    end_fork();
   }
 
   static std::atomic<UnsharedFds*> made;
-  const int nothing_;  // opened before: a child may have no descriptor left
-  std::mutex mutex_;
+  std::mutex no_fork_;  // held while a file of these is opened or closed; comes before mutex_
+  int nothing_ = -1;    // opened before any of them: a child may have no descriptor left
+  std::mutex mutex_;  // guards fds_; held for no call of the system, since every close waits for it
   std::set<int> fds_;
 };
 std::atomic<UnsharedFds*> UnsharedFds::made = nullptr;
@@ -90,9 +113,9 @@ bool try_flock(int fd, int operation, const std::string& path) {
 void UniqueFd::reset() noexcept {
   const int fd = std::exchange(fd_, -1);
   if (fd < 0) return;
-  if (UnsharedFds* const unshared = UnsharedFds::if_any()) unshared->let_go(fd);
+  UnsharedFds* const unshared = UnsharedFds::if_any();
   // Linux releases the descriptor even when close() reports EINTR or EIO: never repeat it.
-  if (::close(fd) != 0 && errno != EINTR) {
+  if ((unshared ? unshared->close(fd) : ::close(fd)) != 0 && errno != EINTR) {
     log(LogLevel::error, std::string("close: ") + std::strerror(errno) +
                              "; what was written last to that file may be lost");
   }

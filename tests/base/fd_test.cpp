@@ -3,13 +3,18 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <future>
+#include <iostream>
 #include <string>
 #include <utility>
 
@@ -19,6 +24,16 @@
 #include "sluice/base/file/unshared.hpp"
 #include "sluice/base/written.hpp"
 #include "temp_dir.hpp"
+
+namespace {
+thread_local const std::function<void()>* before_close = nullptr;  // of this thread's next one
+}  // namespace
+
+// In place of the C library's, for all of this program.
+extern "C" int close(int fd) {
+  if (const auto* const call = std::exchange(before_close, nullptr)) (*call)();
+  return static_cast<int>(::syscall(SYS_close, fd));
+}
 
 namespace sluice {
 namespace {
@@ -168,6 +183,56 @@ TEST(OpenUnshared, IsUnlockedWhenItIsClosedWhoeverElseHasIt) {
   EXPECT_EQ(::flock(open_unshared(path, O_RDWR).get(), LOCK_EX | LOCK_NB), 0);
   EXPECT_FALSE(open_unshared(directory.file("absent"), O_RDWR));
   EXPECT_EQ(errno, ENOENT);
+}
+
+// Forks. Returns whether the child has the file.
+bool has_forked_child(const std::string& path) {
+  constexpr int kMostFds = 100;
+  return test::run_in_child([&]() -> std::string {
+           for (int fd = 0; fd < kMostFds; ++fd)
+             if (is_open(fd) && is_file_at(fd, path)) return "yes";
+           return "no";
+         }) != "no";
+}
+
+TEST(OpenUnshared, AChildThatIsForkedDuringTheCloseDoesNotHaveTheFile) {
+  constexpr std::chrono::milliseconds kMostWait(300);
+  const test::TempDir directory;
+  const std::string path = directory.file("lock");
+  UniqueFd fd = open_unshared(path, O_RDWR | O_CREAT, 0600);
+  std::future<bool> forked;
+  const std::function<void()> fork_beside = [&] {
+    forked = std::async(std::launch::async, [&] { return has_forked_child(path); });
+    forked.wait_for(kMostWait);  // the fork may wait for the end of the close
+  };
+  before_close = &fork_beside;
+  fd.reset();
+  EXPECT_FALSE(forked.get());
+}
+
+// Opens a file without a descriptor left, then another one.
+std::string open_second() {
+  const test::TempDir directory;
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit none{0, before.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &none);
+  const bool is_first_open =
+      open_unshared(directory.file("first"), O_RDWR | O_CREAT, 0600).get() >= 0;
+  const int error_number = errno;
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  if (is_first_open || error_number != EMFILE) return "the first one is open";
+  const UniqueFd fd = open_unshared(directory.file("second"), O_RDWR | O_CREAT, 0600);
+  return has_forked_child(directory.file("second")) ? "a child has it" : "no child has it";
+}
+
+TEST(OpenUnshared, AfterAShortageOfDescriptorsKeepsFilesFromChildren) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a process that has opened no such file so far
+  const auto say = [] {
+    std::cerr << open_second();
+    ::_exit(0);
+  };
+  EXPECT_EXIT(say(), ::testing::ExitedWithCode(0), "no child has it");
 }
 
 }  // namespace
