@@ -257,9 +257,9 @@ class SluiceEngine(EngineCheckpoints):
         """
         self._check_own("train_batch")
         count = self.gradient_accumulation_steps()
-        if self.loop.micro_batches.counted:
+        if self.loop.micro_batches.begun:
             self._offloaded.hooks.recover_between_passes()  # drops the gradients that the last call could not
-        if begun := self.loop.micro_batches.counted:
+        if begun := self.loop.micro_batches.begun:
             raise ValueError(
                 f"train_batch() is a whole step, and one has begun, with {begun} of {count} micro-batches: end it with "
                 "backward() and step() of the others, or with step() alone where step() has raised an error"
@@ -272,7 +272,8 @@ class SluiceEngine(EngineCheckpoints):
             data_iter = self._data_iterator
         if by_layer:
             layers = Layers(self.module, self._offloaded.units, self._offloaded.hooks)
-            mean = self._train_layers(layers, [batches.of_sequence(next(data_iter), loss_fn) for _ in range(count)])
+            with self._begun_step_dropped_on_error():
+                mean = self._train_layers(layers, [batches.of_sequence(next(data_iter), loss_fn) for _ in range(count)])
             self.loop.micro_batches.count(count - 1)
             self.micro_steps += count - 1
             self.tput_timer.micro_step_count += count - 1
@@ -292,7 +293,7 @@ class SluiceEngine(EngineCheckpoints):
         try:
             yield
         except BaseException as error:
-            if self.loop.micro_batches.counted:
+            if self.loop.micro_batches.begun:
                 log.warning("train_batch() ends with %s: the gradients of this step so far are dropped", type(error).__name__)
                 self._offloaded.hooks.drop_step()
             raise

@@ -85,9 +85,9 @@ class MicroBatches:
         self.has_unscaled_gradients = False  # of a backward without the loss scale that it needs
 
     @property
-    def has_begun(self) -> bool:
-        """Whether a backward or a step() has come since the last step ended."""
-        return self.counted > 0 or self.has_new_gradients
+    def begun(self) -> int:
+        """How many have had a backward or a step() since the last step ended."""
+        return self.counted + self.has_new_gradients
 
     def begin_backward(self) -> None:
         """Gradients come."""
@@ -163,7 +163,7 @@ class WatchedLoop(Loop):
 
     def set_accumulation_steps(self, count: int) -> None:
         """Later steps have ``count`` micro-batches. Raises ValueError inside a step."""
-        if self.micro_batches.has_begun:
+        if self.micro_batches.begun:
             raise ValueError("the number of micro-batches changes between steps, and a step has begun: change it when step() has ended it")
         self._accumulation_steps = count
 

@@ -207,6 +207,37 @@ def test_train_batch_begins_anew_after_an_exception_within_a_step(end: str, capl
     engine.destroy()
 
 
+@pytest.mark.parametrize(("by_layer", "last"), [(False, "backward"), (True, "_train_layers")])
+@pytest.mark.parametrize("count", [1, 2])
+def test_train_batch_never_adds_to_gradients_before_it(count: int, by_layer: bool, last: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_of(torch.nn.Sequential(torch.nn.Linear(4, 1)), config(gradient_accumulation_steps=count))
+    batches = [(torch.ones(2, 4), torch.zeros(2, 1))] * count
+
+    def train_batch() -> float:
+        engine.train_batch(iter(batches), torch.nn.functional.mse_loss, by_layer)
+        return engine.get_global_grad_norm()
+
+    def interrupted(*arguments: Any) -> None:
+        getattr(type(engine), last)(engine, *arguments)
+        raise KeyboardInterrupt
+
+    engine.set_lr(0.0)
+    norm = train_batch()
+    engine.set_lr(-1.0)
+    with pytest.raises(ValueError, match="learning_rate"):
+        train_batch()
+    engine.set_lr(0.0)
+    with pytest.raises(ValueError, match=rf"one has begun, with {count} of {count} micro-batches: .* or with step\(\) alone"):
+        train_batch()
+    engine.step()
+    assert engine.get_global_grad_norm() == norm
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(engine, last, interrupted)
+        train_batch()
+    assert train_batch() == norm
+    engine.destroy()
+
+
 def test_train_batch_is_refused_inside_a_step() -> None:
     engine = engine_of(make(), config(gradient_accumulation_steps=3))
     data = [batch(number) for number in range(3)]
