@@ -77,9 +77,9 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
     Parameters of no engine have their values anyway. With ``modifier_rank`` and several ranks, those of that rank are given to
     all at the end of the context, also where an exception ends it. Ranks that name several modifiers, or give other
     parameters or another order, get a ValueError, and no change is kept: of an engine, parameters are compared by name, others
-    by shape and data type. Parameters of an engine that has ended are a ValueError. ``fwd_module``: for
-    a context inside that module's forward; the parameters are registered with it (:func:`register_external_parameter`), so
-    that backward has them too. Without it, no engine trains meanwhile.
+    by shape and data type. Parameters of an engine that has ended are a ValueError, and so is a context inside another thread's
+    pass, or its pass inside the context. ``fwd_module``: for a context inside that module's forward; the parameters are registered
+    with it (:func:`register_external_parameter`), so that backward has them too. Without it, no engine trains meanwhile.
     """
 
     def __init__(
@@ -101,23 +101,19 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         self._shared: list[torch.Tensor] = []  # of no engine: all ranks get the values of the modifier
         self._changes: list[_Change] = []  # of what is gathered, unless it is for reading
         self._counted: list[_Counted] = []
+        self._passes = contextlib.ExitStack()  # in which other threads are refused
         self._entered = contextlib.ExitStack()  # leaves the units
 
     def __enter__(self) -> GatheredParameters:
         owners = ((parameter, owner_of(parameter)) for parameter in self._params)
         self._gathered = [(parameter, owner) for parameter, owner in owners if owner is not None]
         known = {id(parameter) for parameter, _ in self._gathered}
-        others = [parameter for parameter in self._params if id(parameter) not in known]
-        for parameter in others:
-            if parameter.numel() != getattr(parameter, "ds_numel", parameter.numel()):
-                raise ValueError(
-                    f"a parameter of shape {list(parameter.ds_shape)} has no values: its engine was destroyed, or nothing uses it any "  # type: ignore[attr-defined]
-                    "more. Keep the engine, and read values before destroy()"
-                )
-        self._shared = others if self._modifier is not None and others and ranks.meet() else []
-        if self._modifier is not None and self._gathered and (refused := self._compare("begin", set())):
-            raise ValueError(refused)  # before units come, which ranks that give them in several orders would wait for
         try:
+            for model in self._models():
+                self._passes.enter_context(model.hooks.shown())
+            self._take_others([parameter for parameter in self._params if id(parameter) not in known])
+            if self._modifier is not None and self._gathered and (refused := self._compare("begin", set())):
+                raise ValueError(refused)  # before units come, which ranks that give them in several orders would wait for
             for loop, unit in dict.fromkeys((owner.model.loop, owner.unit) for _, owner in self._gathered):
                 loop.enter(unit, False)
                 self._entered.callback(loop.leave, unit)
@@ -126,13 +122,24 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
                 self._changes = [_Change(parameter, owner, parameter.detach().clone(), []) for parameter, owner in self._gathered]
                 self._find_places()
         except BaseException:
-            self._leave()
+            with self._passes:
+                self._leave()
             raise
         for parameter, owner in self._gathered:
             parameter.ds_status = ZeroParamStatus.AVAILABLE  # type: ignore[attr-defined]
             owner.model.shown[owner.name] += 1
         self._counted = [_Counted(*one, id(one[0]) in known, _other_writes(*one)) for one in self._of_entered_units()]
         return self
+
+    def _take_others(self, others: list[torch.Tensor]) -> None:
+        """Parameters of no engine. Raises ValueError for those of one that has ended."""
+        for parameter in others:
+            if parameter.numel() != getattr(parameter, "ds_numel", parameter.numel()):
+                raise ValueError(
+                    f"a parameter of shape {list(parameter.ds_shape)} has no values: its engine was destroyed, or nothing uses it any "  # type: ignore[attr-defined]
+                    "more. Keep the engine, and read values before destroy()"
+                )
+        self._shared = others if self._modifier is not None and others and ranks.meet() else []
 
     def _of_entered_units(self) -> Iterator[tuple[torch.Tensor, Owner]]:
         for model, unit in dict.fromkeys((owner.model, owner.unit) for _, owner in self._gathered):
@@ -151,6 +158,10 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         return list(dict.fromkeys(owner.model for _, owner in self._gathered))
 
     def __exit__(self, kind: Any = None, error: BaseException | None = None, trace: Any = None) -> None:
+        with self._passes:
+            self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
         if error is not None and (self._gathered or self._shared) and ranks.world_size() > 1:
             # Now: the process may end in the wait, if this rank alone is here.
             log.error("an exception ends GatheredParameters, whose end waits for the other ranks", exc_info=error)
@@ -288,11 +299,7 @@ class Init(contextlib.AbstractContextManager["Init"]):
                     ("zero_param_parallel_group", zero_param_parallel_group, _SHARED),
                     ("zero_quantized_weights", zero_quantized_weights, _EXACT),
                     ("zero_quantized_nontrainable_weights", zero_quantized_nontrainable_weights, _EXACT),
-                    (
-                        "sequence_data_parallel_group",
-                        None if _is_world(sequence_data_parallel_group) else sequence_data_parallel_group,
-                        _SHARED,
-                    ),
+                    ("sequence_data_parallel_group", None if _is_world(sequence_data_parallel_group) else sequence_data_parallel_group, _SHARED),
                     ("param_swapper", param_swapper, 'leave it out: "nvme_path" of "offload_param" in the configuration names the drive'),
                 )
             )

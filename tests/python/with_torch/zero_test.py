@@ -7,6 +7,7 @@ import mmap
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,24 @@ def test_a_change_inside_another_context_is_kept(outer: int | None) -> None:
         assert norm.bias.numel() == 64
     assert torch.equal(utils.safe_get_full_fp32_param(norm.weight), torch.full((64,), 0.25))
     assert torch.equal(engine.module_state_dict()["blocks.0.norm.weight"], torch.full((64,), 0.25))
+    engine.destroy()
+
+
+@pytest.mark.parametrize("modifier", [None, 0])
+def test_other_threads_are_refused_inside_a_context(modifier: int | None) -> None:
+    engine = engine_of(make(), config())
+    head = engine.module.head.weight
+    calls = (lambda: engine(batch(0)[0]), lambda: utils.safe_get_full_fp32_param(head), lambda: zero.GatheredParameters(head).__enter__())
+    first, second = zero.GatheredParameters(head, modifier), zero.GatheredParameters(engine.module.position)
+    with ThreadPoolExecutor(1) as pool:
+        first.__enter__()
+        second.__enter__()
+        for context in (first, second):  # the first one may end first
+            for call in calls:
+                with pytest.raises(ValueError, match="MainThread is inside GatheredParameters"):
+                    pool.submit(call).result()
+            context.__exit__()
+        pool.submit(train, engine, range(1)).result()
     engine.destroy()
 
 

@@ -280,6 +280,10 @@ class Hooks:
             self.recover()
             yield
 
+    def shown(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, a script sees whole values, in a pass of its thread or between passes. Other threads are refused, as by :meth:`announced`."""
+        return self._thread.announced("GatheredParameters")
+
     def _claim_backward(self) -> bool:
         return self._thread.claim_backward()
 

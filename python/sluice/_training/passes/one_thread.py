@@ -52,7 +52,7 @@ class OneThread:
     def __init__(self, modules: Collection[nn.Module], backwards: Backwards) -> None:
         self._modules, self._backwards = modules, backwards
         self._ident = 0
-        self._marked = ""  # a pass that this thread has announced, in words
+        self._marked: list[str] = []  # passes that this thread has announced, in words
         self._task = -1, 0  # a backward of PyTorch's, and the thread that called it
         self._running = -1, 0  # as `_task`, of the pass in progress: a backward inside it has a task of its own
         # Who takes the pass from another thread holds the lock, and so does the other one while `_is_taking`, at which it looks
@@ -88,12 +88,11 @@ class OneThread:
         """The pass inside is this thread's from its begin to its end. ``what``: the pass, in words."""
         with self._lock:
             self.claim(f"{what} begins")
-            before = self._marked
+            self._marked.append(what)
         try:
-            self._marked = what
             yield
         finally:
-            self._marked = before
+            self._marked.remove(what)
 
     def check(self, begins: str) -> None:
         """Raises ValueError where another thread is inside a pass. ``begins``: what this thread does, in words."""
@@ -116,7 +115,7 @@ class OneThread:
         if self.is_mine():
             return ""
         frame: Any = sys._current_frames().get(self._ident)
-        inside = self._marked
+        inside = self._marked[-1] if self._marked else ""
         if not inside and is_called(frame, self._modules):
             inside = "a forward"
         if not inside and self._backwards.is_on() and _backwards_in(frame):

@@ -16,6 +16,7 @@ from small_models import config, engine_of
 from torch.utils.checkpoint import checkpoint
 
 from sluice.utils import safe_get_full_fp32_param
+from sluice.zero import GatheredParameters
 
 SECONDS = 60.0
 
@@ -167,7 +168,13 @@ def evaluated(engine: Any) -> None:
     engine(values(1))
 
 
+def gathered(engine: Any) -> None:
+    with GatheredParameters(engine.module[0].weight, modifier_rank=0):
+        engine.module[0].weight.data.zero_()
+
+
 READS: dict[str, Callable[[Any], object]] = {
+    "GatheredParameters": gathered,
     "state dict": lambda engine: engine.module_state_dict(),
     "zero_grad": lambda engine: engine.zero_grad(),
     "parameter": lambda engine: safe_get_full_fp32_param(engine.module[0].weight),
