@@ -91,6 +91,7 @@ class ResumedLines : public ::testing::Test {
 };
 
 TEST_F(ResumedLines, WholeOnesBehindADamagedOneStay) {
+  constexpr auto kPrivate = std::filesystem::perms{0600};
   std::string cut_number = line_of(4);
   cut_number[8] = '9';  // as a step that is not committed
   std::string zeros = line_of(4);
@@ -100,11 +101,13 @@ TEST_F(ResumedLines, WholeOnesBehindADamagedOneStay) {
         line_of(4).substr(0, 30) + "\n"}) {
     const std::string before = lines_of({1, 2, 3}) + damaged + lines_of({5, 6, 7, 8, 9});
     write(before);
+    std::filesystem::permissions(steps_, kPrivate);
     EXPECT_THAT(resume(8), ElementsAre(AllOf(
                                HasSubstr(steps_ + ": line 4 is damaged: the file is now " + aside_),
                                HasSubstr("committed steps are missing: 4"))));
     EXPECT_EQ(test::file_text(steps_), lines_of({1, 2, 3, 5, 6, 7, 8, 9}));
     EXPECT_EQ(test::file_text(aside_), before);
+    EXPECT_EQ(std::filesystem::status(steps_).permissions(), kPrivate);
     std::filesystem::remove(aside_);
     EXPECT_THAT(resume(9), IsEmpty()) << "said once";
   }
@@ -185,7 +188,8 @@ TEST_F(ResumedLines, AKillBetweenTheFilesLosesNoWholeOne) {
   // Without links, the damaged one has its new name only.
   std::filesystem::remove(steps_);
   test::write_file(draft_, lines_of({1, 2, 4}));
-  EXPECT_THAT(resume(4), ElementsAre(HasSubstr(steps_ + " was not there, and is now " + draft_)));
+  EXPECT_THAT(resume(4), ElementsAre(HasSubstr(steps_ + " was not there, and " + draft_ +
+                                               " has its name now")));
   EXPECT_EQ(test::file_text(steps_), lines_of({1, 2, 4, 5}));
 }
 

@@ -181,14 +181,17 @@ struct Copy {
   std::uint64_t bytes = 0;
 };
 
-// Copies the lines that stay to the draft, which is on its drive then. Throws IoError; then nothing
-// is left.
+// Copies the lines that stay to the draft, which has the file's mode and is on its drive then.
+// Throws IoError; then nothing is left.
 Copy copy_to_draft(int from, const std::string& path, std::int64_t last_kept,
                    const LineFormat& format) {
   const std::string part = part_path(path);
   Copy copy{open_and_lock(part, format.setting)};
   try {
     SLUICE_SYSCALL(::ftruncate(copy.fd.get(), 0), part);
+    struct stat info {};
+    SLUICE_SYSCALL(::fstat(from, &info), path);
+    SLUICE_SYSCALL(::fchmod(copy.fd.get(), info.st_mode & ALLPERMS), part);
     copy.bytes = copy_kept(from, copy.fd.get(), part, last_kept, format);
     SLUICE_SYSCALL(::fdatasync(copy.fd.get()), part);
     check_written(copy.fd.get(), part);
@@ -253,8 +256,9 @@ bool has_file(const std::string& path) {
   if (::access(path.c_str(), F_OK) == 0) return true;
   const std::string draft = draft_path(path);
   if (::rename(draft.c_str(), path.c_str()) != 0) return false;
-  log(LogLevel::warn, path + " was not there, and is now " + draft +
-                          ", the whole lines of a damaged file that a killed run left");
+  log(LogLevel::warn,
+      path + " was not there, and " + draft +
+          " has its name now: the whole lines of a damaged file, as a killed run left them");
   return true;
 }
 
