@@ -61,6 +61,14 @@ def model_file(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tokenizer."""
+    from tokenizing import saved_tokenizer  # tests of engines do not need its libraries
+
+    return saved_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
 @contextlib.contextmanager
 def small_file_system(place: Path, size_bytes: int) -> Iterator[None]:
     """A file system in memory of this size; skips the test where the process may not mount one."""

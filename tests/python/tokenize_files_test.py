@@ -16,12 +16,7 @@ import pytest
 from conftest import small_file_system
 from sluice._data.documents import sources
 from sluice._data.failure import Failure
-from tokenizing import run, saved_tokenizer, tokens
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+from tokenizing import run, tokens
 
 
 @pytest.mark.parametrize("option", ["--out", "--held-out-file"])

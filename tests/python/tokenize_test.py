@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import contextlib
 import gzip
 import json
@@ -17,11 +16,7 @@ from typing import Any
 
 import pytest
 import tokenizers
-from tokenizing import END, lines, run, saved_tokenizer, tokens
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+from tokenizing import END, lines, run, tokens
 
 
 def expected(tokenizer: Path, texts: list[str]) -> list[int]:

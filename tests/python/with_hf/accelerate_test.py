@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hf_runs import differences, run, write_config, zero_config
+from hf_runs import run, write_config, zero_config
+from small_models import differences
 
 
 @pytest.mark.parametrize("kind", ["json", "client"])

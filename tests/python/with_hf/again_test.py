@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hf_runs import differences, run
+from hf_runs import run
+from small_models import differences
 
 
 def test_a_model_is_evaluated_trained_trained_on_and_retried(tmp_path: Path) -> None:

@@ -75,8 +75,3 @@ def log_of(output: Path) -> list[dict[str, Any]]:
 def column(output: Path, key: str) -> list[float]:
     """The values of a key over the log, as loss, learning_rate, eval_loss."""
     return [entry[key] for entry in log_of(output) if key in entry]
-
-
-def differences(mine: list[float], theirs: list[float]) -> float:
-    """The largest, relative."""
-    return max(abs(a - b) / abs(b) for a, b in zip(mine, theirs, strict=True))

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from hf_runs import differences, run
+from hf_runs import run
+from small_models import differences
 
 
 @pytest.mark.parametrize(("precision", "steps"), [("fp32", 50), ("bf16", 25)])

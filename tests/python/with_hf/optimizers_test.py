@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hf_runs import differences, run
+from hf_runs import run
+from small_models import differences
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from data import Tokens, llama_config
-from hf_runs import column, differences, log_of, run, write_config, zero_config
+from hf_runs import column, log_of, run, write_config, zero_config
+from small_models import differences
 from transformers import LlamaForCausalLM
 
 STEPS, WARMUP, RATE = 14, 3, 1e-3

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import batch, config, differences, engine_of, loss_of, make, train, train_plain
+from small_models import batch, config, differences, engine_of, loss_of, make, train, train_plain, without_optimizer
 
 import sluice
 from sluice.runtime.lr_schedules import OneCycle
@@ -64,8 +64,7 @@ def test_a_clients_optimizer_gives_the_formula_and_its_scheduler_the_rates() -> 
     other = make()
     optimizer = optimizer_of(other)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
-    keys = config()
-    del keys["optimizer"]
+    keys = without_optimizer()
     engine, wrapped, _, returned = sluice.initialize(model=other, config=keys, optimizer=optimizer, lr_scheduler=schedule)
     assert returned is schedule
     assert wrapped.param_groups is optimizer.param_groups

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import batch, config, differences, engine_of, make, train, train_plain
+from small_models import batch, config, differences, engine_of, make, train, train_plain, without_optimizer
 
 import sluice
 
@@ -33,8 +33,7 @@ def test_a_clients_optimizer_and_scheduler_drive_the_steps() -> None:
         model = make()
         client = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         schedule = torch.optim.lr_scheduler.StepLR(client, 2, 0.5)
-        keys = config()
-        del keys["optimizer"]
+        keys = without_optimizer()
         optimizer: Any = sluice.offload(model, keys, optimizer=client) if offloaded else client
         losses = []
         for step in range(6):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_models import config, differences, engine_of, make, train, train_plain
+from small_models import config, differences, engine_of, make, train, train_plain, without_optimizer
 
 import sluice
 from sluice.ops.adagrad import DeepSpeedCPUAdagrad
@@ -32,12 +32,6 @@ def groups_of(model: torch.nn.Module) -> list[dict[str, Any]]:
     wide = [parameter for parameter in model.parameters() if parameter.ndim > 1]
     narrow = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
     return [{"params": wide}, {"params": narrow, "weight_decay": 0.0, "lr": 5e-3}]
-
-
-def without_optimizer(**keys: Any) -> dict[str, Any]:
-    made = config(**keys)
-    del made["optimizer"]
-    return made
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

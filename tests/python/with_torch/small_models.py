@@ -84,6 +84,16 @@ def batch(number: int, length: int = LENGTH) -> tuple[torch.Tensor, torch.Tensor
     return ids[:, :-1], ids[:, 1:]
 
 
+def mlp() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 4))
+
+
+def data(number: int = 0) -> torch.Tensor:
+    """Inputs of layers of width 8."""
+    return torch.randn(4, 8, generator=torch.Generator().manual_seed(number))
+
+
 def loss_of(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
@@ -103,6 +113,13 @@ def config(tier: str = "cpu", folder: Path | None = None, **keys: Any) -> dict[s
             offload["nvme_path"] = str(folder)
         made["zero_optimization"] = {"stage": 3, "offload_optimizer": offload, "offload_param": copy.deepcopy(offload)}
     made.update(keys)
+    return made
+
+
+def without_optimizer(*given: Any, **keys: Any) -> dict[str, Any]:
+    """As config()."""
+    made = config(*given, **keys)
+    del made["optimizer"]
     return made
 
 
@@ -141,6 +158,10 @@ def train_plain(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range
         optimizer.step()
         optimizer.zero_grad()
     return losses
+
+
+def equal(mine: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> bool:
+    return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in theirs)
 
 
 def differences(mine: list[float], theirs: list[float]) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import MEMORY_OF_ITS_OWN, config, engine_of
+from small_models import MEMORY_OF_ITS_OWN, config, data, engine_of
 from torch import nn
 from torch.nn.functional import linear
 
@@ -17,10 +17,6 @@ import sluice
 from sluice.utils import safe_get_full_grad
 
 SGD = {"type": "SGD", "params": {"lr": 0.1}}
-
-
-def data(number: int = 0) -> torch.Tensor:
-    return torch.randn(4, 8, generator=torch.Generator().manual_seed(number))
 
 
 class Local(nn.Module):

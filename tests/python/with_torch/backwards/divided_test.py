@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import config, engine_of
+from small_models import config, data, engine_of, without_optimizer
 from torch import nn
 
 import sluice
@@ -76,10 +76,6 @@ def small(returned: Callable[[Any, Any], Any] = KINDS["loss"][0], **keys: Any) -
     torch.manual_seed(0)
     sgd = {"type": "SGD", "params": {"lr": 0.1}}
     return engine_of(Model(returned), config("device", optimizer=sgd, gradient_accumulation_steps=3, **keys))
-
-
-def data(number: int) -> torch.Tensor:
-    return torch.randn(2, 8, generator=torch.Generator().manual_seed(number))
 
 
 def norm_and_weights(engine: sluice.SluiceEngine, backward: Callable[[int, Any], object]) -> list[Any]:
@@ -209,8 +205,7 @@ def test_a_tensor_that_is_not_divided_is_a_warning_once(caplog: pytest.LogCaptur
 
 def test_an_engine_that_only_computes_over_this_one_divides_too() -> None:
     engine = small()
-    keys = config("device", gradient_accumulation_steps=2)
-    del keys["optimizer"]
+    keys = without_optimizer("device", gradient_accumulation_steps=2)
     gradients = []
     for called in (engine, engine_of(engine.module, keys)):
         called(data(0)).backward()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import config, engine_of
+from small_models import config, data, engine_of
 from torch import nn
 from torch.autograd import forward_ad
 
@@ -19,10 +19,6 @@ import sluice
 def mlp(seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))
-
-
-def data(number: int) -> torch.Tensor:
-    return torch.randn(2, 8, generator=torch.Generator().manual_seed(number))
 
 
 def plain_of(model: nn.Module) -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import LENGTH, MEMORY_OF_ITS_OWN, VOCAB, WIDTH, Block, Tied, batch, config, engine_of, loss_of, make
+from small_models import LENGTH, MEMORY_OF_ITS_OWN, VOCAB, WIDTH, Block, Tied, batch, config, engine_of, loss_of, make, without_optimizer
 from torch import nn
 
 import sluice
@@ -260,8 +260,7 @@ def test_an_engine_that_evaluates_over_the_one_that_trains_keeps_them(guest: str
     schedule = torch.optim.lr_scheduler.LambdaLR(client, lambda step: 1 / (step + 1))
     engine = engine_of(model, config(sluice={**IN_PLACE, **EARLY}), optimizer=client, lr_scheduler=schedule)
     if guest != "none":
-        source = config()
-        del source["optimizer"]
+        source = without_optimizer()
         other = engine_of(model, source)
         with torch.no_grad():
             assert torch.equal(other(batch(0)[0]), engine(batch(0)[0]))

@@ -9,17 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from small_models import config, engine_of
+from small_models import config, data, engine_of
 from torch import nn
 
 import sluice
 from sluice.utils import safe_get_full_grad
 
 SGD = {"type": "SGD", "params": {"lr": 0.1}}
-
-
-def data(number: int = 0) -> torch.Tensor:
-    return torch.randn(4, 8, generator=torch.Generator().manual_seed(number))
 
 
 class TakesTwo(nn.Module):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import batch, config, engine_of, loss_of, make, train
+from small_models import batch, config, engine_of, loss_of, make, train, without_optimizer
 
 import sluice
 
@@ -105,8 +105,7 @@ def test_an_approximated_optimizer_is_a_warning_and_named_as_what_trains(caplog:
 
 def test_a_clients_optimizer_is_named_by_its_class() -> None:
     model = make(blocks=1)
-    keys = config("device")
-    del keys["optimizer"]
+    keys = without_optimizer("device")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
     engine = engine_of(model, keys, optimizer=optimizer)
     assert (engine.optimizer_name(), engine.optimizer_params()) == ("SGD", None)

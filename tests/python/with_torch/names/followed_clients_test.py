@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import config, engine_of
+from small_models import config, data, engine_of, mlp
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -19,15 +19,6 @@ import sluice
 
 # Each returns what ends a step.
 WAYS: dict[str, Callable[..., Any]] = {"offload": sluice.offload, "engine": engine_of}
-
-
-def mlp() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 4))
-
-
-def data(number: int) -> torch.Tensor:
-    return torch.randn(2, 8, generator=torch.Generator().manual_seed(number))
 
 
 def adamw(model: nn.Module) -> torch.optim.Optimizer:

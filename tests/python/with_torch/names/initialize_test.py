@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_models import config, make, train
+from small_models import config, make, train, without_optimizer
 
 import sluice
 from sluice import checkpoint, ops, runtime
@@ -51,8 +51,7 @@ def test_a_scripts_arguments_have_the_configuration(tmp_path: Path) -> None:
 
 
 def test_the_older_name_of_the_configuration_and_functions_that_make_parts() -> None:
-    keys = config()
-    del keys["optimizer"]
+    keys = without_optimizer()
     engine, optimizer, _, scheduler = sluice.initialize(
         model=make(blocks=1),
         optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.5),

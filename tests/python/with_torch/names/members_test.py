@@ -8,17 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import batch, config, differences, engine_of, make, train, train_plain
+from small_models import batch, config, differences, engine_of, make, train, train_plain, without_optimizer
 
 import sluice
 from sluice.ops import adam, lion
 from sluice.ops.adam import DeepSpeedCPUAdam
-
-
-def without_optimizer(**keys: Any) -> dict[str, Any]:
-    made = config(**keys)
-    del made["optimizer"]
-    return made
 
 
 def test_an_engine_has_what_it_was_given() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import config, engine_of, make, train
+from small_models import config, engine_of, make, train, without_optimizer
 from torch import nn
 
 import sluice
@@ -239,8 +239,7 @@ def test_an_optimizer_of_a_loop_of_ones_own(optimizer: Any, message: str) -> Non
 
 @pytest.mark.parametrize("section", [{}, {"optimizer": None}])
 def test_a_loop_of_ones_own_needs_an_optimizer_where_something_trains(section: dict[str, Any]) -> None:
-    keys = config()
-    del keys["optimizer"]
+    keys = without_optimizer()
     with pytest.raises(ValueError, match="sluice.offload needs an optimizer"):
         sluice.offload(small(), {**keys, **section})
     frozen = small().requires_grad_(False)

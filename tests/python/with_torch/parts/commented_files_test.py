@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import batch, config, make
+from small_models import batch, config, make, without_optimizer
 
 import sluice
 
@@ -48,8 +48,7 @@ def test_every_way_to_make_an_engine_takes_one(way: str, commented: str) -> None
 
 
 def test_a_comment_does_not_make_an_optimizer(tmp_path: Path) -> None:
-    keys = config()
-    del keys["optimizer"]
+    keys = without_optimizer()
     (tmp_path / "ds.json").write_text("// no optimizer\n" + json.dumps(keys))
     engine = sluice.initialize(model=make(), config=str(tmp_path / "ds.json"))[0]
     assert not engine.has_optimizer_section()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import Block, Tied, batch, config, engine_of, loss_of, make, train
+from small_models import Block, Tied, batch, config, engine_of, loss_of, make, train, without_optimizer
 
 import sluice
 import sluice.engine
@@ -57,9 +57,8 @@ def test_schedulers_say_what_is_wrong() -> None:
 
 def test_a_scheduler_object_drives_an_engine() -> None:
     model = make()
-    keys = config()
+    keys = without_optimizer()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    del keys["optimizer"]
     schedule = lr_schedules.WarmupDecayLR(optimizer, total_num_steps=6, warmup_num_steps=2, warmup_max_lr=1e-2)
     engine = sluice.initialize(model=model, config=keys, optimizer=optimizer, lr_scheduler=schedule)[0]
     rates = []
@@ -150,8 +149,7 @@ def test_an_engine_says_what_it_was_given() -> None:
 
 
 def test_an_engine_without_an_optimizer_only_computes() -> None:
-    keys = config(scheduler={"type": "WarmupLR", "params": {}})
-    del keys["optimizer"]
+    keys = without_optimizer(scheduler={"type": "WarmupLR", "params": {}})
     engine = engine_of(make(), keys)
     ids, targets = batch(0)
     assert torch.equal(engine(ids), make()(ids))

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from small_models import batch, config, differences, engine_of, loss_of, make, train, train_plain
+from small_models import batch, config, differences, engine_of, loss_of, make, train, train_plain, without_optimizer
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import sluice
-
-
-def without_optimizer(*given: Any, **keys: Any) -> dict[str, Any]:
-    made = config(*given, **keys)
-    del made["optimizer"]
-    return made
 
 
 def expected_losses() -> list[float]:

@@ -7,16 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import config, differences, engine_of, make, train, train_plain
+from small_models import config, differences, engine_of, make, train, train_plain, without_optimizer
 from torch import nn
 
 import sluice
-
-
-def without_optimizer(**keys: Any) -> dict[str, Any]:
-    made = config(**keys)
-    del made["optimizer"]
-    return made
 
 
 def chosen(model: nn.Module) -> list[nn.Parameter]:

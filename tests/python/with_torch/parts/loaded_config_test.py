@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import config, make
+from small_models import config, make, without_optimizer
 
 import sluice
 from sluice import zero
@@ -46,8 +46,7 @@ def test_an_engine_takes_one(loaded: sluice.config.Config) -> None:
 
 
 def test_an_engine_without_an_optimizer_takes_one(tmp_path: Path) -> None:
-    keys = config("cpu", scheduler={"type": "WarmupLR", "params": {}})
-    del keys["optimizer"]
+    keys = without_optimizer("cpu", scheduler={"type": "WarmupLR", "params": {}})
     (tmp_path / "ds.json").write_text(json.dumps(keys))
     (tmp_path / "tuned.json").write_text(json.dumps({"sluice": {"device_bytes": "96MiB"}}))
     loaded = sluice.config.load(tmp_path / "ds.json", tuned=[tmp_path / "tuned.json"])

@@ -8,15 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import batch, config, engine_of, loss_of, make, train
+from small_models import batch, config, engine_of, loss_of, make, train, without_optimizer
 
 import sluice
-
-
-def without_optimizer(**keys: Any) -> dict[str, Any]:
-    made = config(**keys)
-    del made["optimizer"]
-    return made
 
 
 class Wrapped(torch.nn.Module):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import batch, config, engine_of, loss_of, make, train, train_plain
+from small_models import batch, config, engine_of, loss_of, make, train, train_plain, without_optimizer
 
 import sluice
 from sluice._training import offloaded
@@ -200,8 +200,7 @@ def test_an_engine_that_only_computed_leaves_a_model_that_trains() -> None:
     model = make()
     model.norm.requires_grad_(False)
     before = copy.deepcopy(model.state_dict())
-    source = config()
-    del source["optimizer"]
+    source = without_optimizer()
     engine = engine_of(model, source)
     engine(batch(0)[0])
     engine.destroy()

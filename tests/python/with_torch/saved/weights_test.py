@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from ranks_test import run
-from small_models import batch, config, engine_of, make, train
+from small_models import batch, config, engine_of, equal, make, train, without_optimizer
 from torch import nn
 
 import sluice
@@ -33,10 +33,6 @@ def moments_of(engine: sluice.SluiceEngine) -> list[torch.Tensor]:
     return [utils.safe_get_full_optimizer_state(parameter, "exp_avg") for parameter in engine.module.parameters()]
 
 
-def equal(mine: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> bool:
-    return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in theirs)
-
-
 def saved(folder: Path, steps: int = 3, model: nn.Module | None = None, **keys: Any) -> dict[str, torch.Tensor]:
     """Saves a checkpoint after some steps. Returns the masters."""
     engine = engine_of(make(blocks=1) if model is None else model, config(**keys))
@@ -51,10 +47,6 @@ def another() -> nn.Module:
     """With other values than make()."""
     torch.manual_seed(1)
     return type(make())(blocks=1)
-
-
-def without_optimizer(**keys: Any) -> dict[str, Any]:
-    return {key: value for key, value in config(**keys).items() if key != "optimizer"}
 
 
 @pytest.mark.parametrize("tier", ["cpu", "nvme", "device"])

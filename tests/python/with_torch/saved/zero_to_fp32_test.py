@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from buffers_test import Normed, x_of
-from small_models import batch, config, engine_of, make, train
+from small_models import batch, config, engine_of, equal, make, train, without_optimizer
 from torch import nn
 
 import sluice
@@ -36,10 +36,6 @@ def trained(folder: Path, model: nn.Module | None = None, **keys: Any) -> sluice
 
 def masters_of(engine: sluice.SluiceEngine) -> dict[str, torch.Tensor]:
     return {name: utils.safe_get_full_fp32_param(p) for name, p in engine.module.named_parameters(remove_duplicate=False)}
-
-
-def equal(mine: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> bool:
-    return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in theirs)
 
 
 @pytest.mark.parametrize("lazy", [False, True])
@@ -173,8 +169,7 @@ def test_the_model_of_an_engine_has_its_own_data_type(tier: str, ended: bool, tm
 def test_the_model_of_an_engine_that_only_computes_trains_again(tmp_path: Path) -> None:
     trained(tmp_path).destroy()
     model = make(blocks=2)
-    source = config(**BF16)
-    del source["optimizer"]
+    source = without_optimizer(**BF16)
     engine_of(model, source)(batch(0)[0])
     load_state_dict_from_zero_checkpoint(model, tmp_path)
     assert all(value.requires_grad and value.dtype == torch.float32 for value in model.parameters())
