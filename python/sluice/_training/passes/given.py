@@ -1,4 +1,4 @@
-"""What the ranks give GatheredParameters with ``modifier_rank``: compared before any value is sent."""
+"""Compares the arguments of GatheredParameters with ``modifier_rank`` over the ranks, before any value is sent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ORDER = (
 
 
 class Given(NamedTuple):
-    """Of one rank: parameters of engines by name, those of no engine by kind, and why its changes cannot be kept."""
+    """One rank's arguments: parameters of engines by name, those of no engine by kind, and why its changes cannot be kept."""
 
     modifier_rank: int
     named: list[str]
@@ -46,7 +46,7 @@ def why_refused(own: Given, place: str) -> str:
 
 
 def _difference(everyone: list[Given], other: int) -> str:
-    """What rank ``other`` gives otherwise than rank 0, or than the rank that all of them name as the modifier."""
+    """The difference between rank ``other`` and rank 0, or the rank that all of them name as the modifier."""
     root = everyone[0].modifier_rank
     if everyone[other].modifier_rank != root:
         return (

@@ -1,1 +1,1 @@
-"""What a script gives for an engine, before that has memory for it, and whether it is alike on all ranks. Private."""
+"""Checks of a script's arguments before any memory is taken, also across ranks. Private."""

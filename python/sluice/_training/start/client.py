@@ -14,7 +14,7 @@ from ..optimizer import check_groups, section_of
 
 
 class Client(NamedTuple):
-    """What a script gives beside the configuration. ``section``: the "optimizer" section that its optimizer stands for."""
+    """The script's own optimizer and groups, beside the configuration. ``section``: the "optimizer" section that stands for the first."""
 
     optimizer: torch.optim.Optimizer | None = None
     section: dict[str, Any] | None = None
@@ -27,7 +27,10 @@ def client_of(
     model: nn.Module,
     source: Source | Config,
 ) -> Client:
-    """Of the arguments of ``initialize()``; a function makes the optimizer. Raises TypeError and ValueError for what no engine takes."""
+    """Reads the arguments of ``initialize()``; calls ``optimizer`` if it is a function.
+
+    Raises TypeError and ValueError for optimizers that no engine takes.
+    """
     groups = None if model_parameters is None else _groups_of(model_parameters)
     if optimizer is not None:
         given = list(model.parameters()) if groups is None else groups
