@@ -314,17 +314,10 @@ TEST(BadInput, AGpuThatIsNotThereIsRefusedWithTheReason) {
 TEST(BadInput, BudgetsTenPercentTooSmallListChangesOfWhichTheFirstFits) {
   TrainFolder folder;
   folder.set({});
-  const ProgramResult plan =
-      run_sluice({"plan", "--config", folder.config(), "--model", folder.model(), "--json"});
-  ASSERT_EQ(plan.exit_code, 0) << plan.err;
-  const auto least = [&](const std::string& tier) {
-    const auto value =
-        plan.out.find("\"" + tier + "\":", plan.out.find("\"least_bytes\"")) + tier.size() + 3;
-    return std::stoull(plan.out.substr(value));
-  };
+  const Json::Value least = plan_of(folder)["least_bytes"];
   TrainSetup setup;
-  setup.device_bytes = std::to_string(least("device") * 9 / 10);
-  setup.host_bytes = std::to_string(least("host") * 9 / 10);
+  setup.device_bytes = std::to_string(least["device"].asUInt64() * 9 / 10);
+  setup.host_bytes = std::to_string(least["host"].asUInt64() * 9 / 10);
   folder.set(setup);
   const ProgramResult refused = folder.train("report", 1);
   expect_refused(refused, 3, {"short by", "1. set ", "2. set "});

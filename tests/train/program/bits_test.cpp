@@ -15,10 +15,6 @@ Outcome run(TrainFolder& folder, const TrainSetup& setup,
   return outcome_of(folder, setup, kSteps, more);
 }
 
-void expect_same(const Outcome& a, const Outcome& b) {
-  test::expect_same(a, b, kSteps);
-}
-
 TEST(Bits, OffloadedToNvmeEqualsResident) {
   TrainFolder folder;
   const Outcome resident = run(folder, {}, kResident);
@@ -45,17 +41,9 @@ TEST(Bits, TightBudgetsThatSpillEverythingEqualResident) {
   const Outcome resident = run(folder, {}, kResident);
   TrainSetup setup;
   folder.set(setup);
-  const ProgramResult plan =
-      run_sluice({"plan", "--config", folder.config(), "--model", folder.model(), "--json"});
-  ASSERT_EQ(plan.exit_code, 0) << plan.err;
-  const auto least = [&](const std::string& tier) {
-    const auto at = plan.out.find("\"least_bytes\"");
-    const auto value = plan.out.find("\"" + tier + "\":", at);
-    return plan.out.substr(value + tier.size() + 3,
-                           plan.out.find_first_of(",}", value) - value - tier.size() - 3);
-  };
-  setup.device_bytes = least("device");
-  setup.host_bytes = least("host");
+  const Json::Value least = plan_of(folder)["least_bytes"];
+  setup.device_bytes = least["device"].asString();
+  setup.host_bytes = least["host"].asString();
   setup.sluice_keys = "\"strict\": false, ";
   expect_same(run(folder, setup), resident);
 }

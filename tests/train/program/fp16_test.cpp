@@ -98,7 +98,7 @@ TEST(Fp16, EveryPlacementHasTheSameBitsAlsoWithoutClipping) {
     const auto expect_as_resident = [&](const std::string& keys) {
       SCOPED_TRACE("optimizer " + setup.optimizer_device + ", param " + setup.param_device + keys);
       setup.sluice_keys = keys;
-      expect_same(outcome_of(folder, setup, kSteps), resident, kSteps);
+      expect_same(outcome_of(folder, setup, kSteps), resident);
       EXPECT_EQ(column(folder, "report", "loss_scale"), scales);
       EXPECT_EQ(column(folder, "report", "skipped"), skipped);
     };

@@ -7,19 +7,18 @@
 namespace sluice::test {
 namespace {
 
-std::uint64_t number(const std::string& text, const std::string& object, const std::string& key) {
-  const auto inside = object.empty() ? 0 : text.find("\"" + object + "\":");
-  const auto at = text.find("\"" + key + "\":", inside);
-  return std::stoull(text.substr(at + key.size() + 3));
+std::uint64_t number(const Json::Value& value) {
+  EXPECT_TRUE(value.isUInt64()) << value;
+  return value.asUInt64();
 }
 
-std::string report_of(const std::string& model, const TrainSetup& setup, int steps) {
+Json::Value report_of(const std::string& model, const TrainSetup& setup, int steps) {
   TrainFolder folder;
   write_file(folder.model(), model);
   folder.set(setup);
   const ProgramResult result = folder.train("report", steps);
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  return folder.report_text("report");
+  return test::report_of(folder);
 }
 
 std::string model_json(int layers, int width, int positions) {
@@ -34,16 +33,16 @@ TEST(Memory, PeaksStayWithinPlanAndPlanWithinBudgets) {
     setup.optimizer_device = setup.param_device = device;
     setup.device_bytes = "48MiB";
     setup.host_bytes = "96MiB";
-    const std::string report = report_of(model_json(4, 256, 128), setup, 3);
+    const Json::Value report = report_of(model_json(4, 256, 128), setup, 3);
     for (const char* tier : {"device", "host", "nvme"}) {
       SCOPED_TRACE(std::string(device) + " " + tier);
-      const std::uint64_t peak = number(report, "peak_bytes", tier);
-      const std::uint64_t planned = number(report, "planned_bytes", tier);
+      const std::uint64_t peak = number(report["peak_bytes"][tier]);
+      const std::uint64_t planned = number(report["planned_bytes"][tier]);
       EXPECT_LE(peak, planned);
       // The plan is close: what is not used could have been.
       EXPECT_GE(peak * 10, planned * 7);
       if (std::string(tier) == "nvme") continue;
-      EXPECT_LE(planned, number(report, "budget_bytes", tier));
+      EXPECT_LE(planned, number(report["budget_bytes"][tier]));
     }
   }
 }
@@ -55,11 +54,10 @@ TEST(Memory, ResidentBytesDoNotGrowWithTheNumberOfLayers) {
   setup.micro_batch = 1;
   setup.device_bytes = "40MiB";
   setup.host_bytes = "32MiB";
-  const std::uint64_t idle =
-      number(report_of(model_json(1, 64, 32), setup, 2), "", "rss_peak_bytes");
+  const std::uint64_t idle = number(report_of(model_json(1, 64, 32), setup, 2)["rss_peak_bytes"]);
   for (const int layers : {4, 24}) {
     const std::uint64_t peak =
-        number(report_of(model_json(layers, 256, 64), setup, 3), "", "rss_peak_bytes");
+        number(report_of(model_json(layers, 256, 64), setup, 3)["rss_peak_bytes"]);
     constexpr std::uint64_t kMiB = 1U << 20U;
     EXPECT_LE(peak, idle + (40 + 32 + 64) * kMiB) << layers << " layers";
   }

@@ -27,18 +27,8 @@ Outcome run(TrainFolder& folder, const TrainSetup& setup,
   return outcome_of(folder, setup, kSteps, more);
 }
 
-void expect_same(const Outcome& a, const Outcome& b) {
-  test::expect_same(a, b, kSteps);
-}
-
 std::string format_keys(const std::string& master, const std::string& moments) {
   return R"("master": ")" + master + R"(", "moments": ")" + moments + "\", ";
-}
-
-// The bytes by tier, in the report of a run or the answer of a plan.
-std::string planned_bytes_in(const std::string& json) {
-  const auto begin = json.find("\"planned_bytes\":");
-  return begin == std::string::npos ? json : json.substr(begin, json.find('}', begin) - begin);
 }
 
 TEST(States, EveryFormatIsTheSameOnEveryTier) {
@@ -73,21 +63,6 @@ TEST(States, EveryFormatIsTheSameOnEveryTier) {
     for (std::size_t j = 0; j < i; ++j) EXPECT_NE(losses[i], losses[j]) << i << ' ' << j;
 }
 
-// The output of `sluice plan --json`.
-std::string plan_of(const TrainFolder& folder) {
-  const ProgramResult plan =
-      run_sluice({"plan", "--config", folder.config(), "--model", folder.model(), "--json"});
-  EXPECT_EQ(plan.exit_code, 0) << plan.err;
-  return plan.out;
-}
-
-// A number of it.
-std::string planned(const std::string& plan, const std::string& key) {
-  const std::string mark = "\"" + key + "\":";
-  const auto begin = plan.find(mark, plan.find("\"bytes_per_step\"")) + mark.size();
-  return plan.substr(begin, plan.find_first_of(",}", begin) - begin);
-}
-
 TEST(States, ACacheChangesNoBitAndMovesTheBytesThatThePlanSays) {
   TrainFolder folder;
   for (const double clipping : {0.0, 1.0}) {
@@ -107,14 +82,14 @@ TEST(States, ACacheChangesNoBitAndMovesTheBytesThatThePlanSays) {
           const auto read = column(folder, "report", "nvme_read");
           const auto written = column(folder, "report", "nvme_write");
           const auto cached = column(folder, "report", "nvme_cached");
-          const std::string plan = plan_of(folder);
+          const Json::Value planned = plan_of(folder)["bytes_per_step"];
           for (int step = 1; step <= kSteps; ++step) {
             const std::size_t i = static_cast<std::size_t>(step) - 1;
             const bool commits = step % every == 0 || step == kSteps;
-            EXPECT_EQ(read[i], planned(plan, "nvme_read"));
-            EXPECT_EQ(cached[i], planned(plan, "nvme_cached"));
+            EXPECT_EQ(read[i], planned["nvme_read"].asString());
+            EXPECT_EQ(cached[i], planned["nvme_cached"].asString());
             EXPECT_EQ(written[i],
-                      planned(plan, commits ? "nvme_write" : "nvme_write_between_commits"))
+                      planned[commits ? "nvme_write" : "nvme_write_between_commits"].asString())
                 << "step " << step;
           }
           if (every == 1) {
@@ -185,7 +160,9 @@ TEST(States, InputsThatFillNoWholePagesMoveTheBytesThatThePlanSays) {
   folder.set(setup);
   ASSERT_EQ(folder.train("report", 2).exit_code, 0);
   for (const char* link : {"h2d", "d2h"})
-    EXPECT_EQ(column(folder, "report", link).back(), planned(plan_of(folder), link)) << link;
+    EXPECT_EQ(column(folder, "report", link).back(),
+              plan_of(folder)["bytes_per_step"][link].asString())
+        << link;
 }
 
 TEST(States, ARunKeepsItsFormat) {
@@ -222,7 +199,7 @@ TEST(States, APlanThatResumesTakesOverWhatTheRunKeeps) {
         checkpoints + format_keys("fp32", "bf16") + "\"micro_batches_per_pass\": 2, ";
     folder.set(setup);
     ASSERT_EQ(folder.train("report", 2).exit_code, 0);
-    const std::string begun = planned_bytes_in(folder.report_text("report"));
+    const Json::Value begun = report_of(folder)["planned_bytes"];
     const auto plan = [&](const std::vector<std::string>& more) {
       std::vector<std::string> line = folder.arguments("plan", 3, more);
       line.front() = "plan";
@@ -233,9 +210,9 @@ TEST(States, APlanThatResumesTakesOverWhatTheRunKeeps) {
     const std::vector<std::string> before = folder.files("");
     const ProgramResult resumed = plan({"--resume", "--json"});
     EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
-    EXPECT_EQ(planned_bytes_in(resumed.out), begun);
+    EXPECT_EQ(parse_json(last_line(resumed.out))["planned_bytes"], begun);
     EXPECT_NE(resumed.err.find("--resume: from step 2 in "), std::string::npos) << resumed.err;
-    EXPECT_NE(planned_bytes_in(plan({"--json"}).out), begun)
+    EXPECT_NE(parse_json(last_line(plan({"--json"}).out))["planned_bytes"], begun)
         << "a run of its own has other formats";
     expect_refused(plan({"--resume", "--seed", "7"}), 2, {"was begun with seed"});
     setup.sluice_keys = checkpoints + format_keys("split", "bf16");
@@ -243,7 +220,7 @@ TEST(States, APlanThatResumesTakesOverWhatTheRunKeeps) {
     expect_refused(plan({"--resume"}), 4, {"\"master\"", "fp32", "split"});
     EXPECT_EQ(folder.files(""), before);
     ASSERT_EQ(folder.train("report", 3, {"--resume", "--set", "sluice.master=fp32"}).exit_code, 0);
-    EXPECT_EQ(planned_bytes_in(folder.report_text("report")), begun);
+    EXPECT_EQ(report_of(folder)["planned_bytes"], begun);
     folder.clear_swap();
     const ProgramResult absent = plan({"--resume"});
     EXPECT_EQ(absent.exit_code, 0) << absent.err;
@@ -282,7 +259,7 @@ TEST(States, TheReadsOfACheckpointCountInNoStep) {
   ASSERT_EQ(folder.files("checkpoints").empty(), false);
   for (const char* link : {"nvme_read", "nvme_write"})
     for (const std::string& of_step : column(folder, "report", link))
-      EXPECT_EQ(of_step, planned(plan_of(folder), link)) << link;
+      EXPECT_EQ(of_step, plan_of(folder)["bytes_per_step"][link].asString()) << link;
 }
 
 TEST(States, ACacheThatHostMemoryHasNoRoomForIsCutAndSaysSo) {

@@ -2,9 +2,7 @@
 // resumed run that changes the type. stand_in_gpu_run_test.cpp compares the placements.
 
 #include <gtest/gtest.h>
-#include <json/value.h>
 
-#include "cli/json_text.hpp"
 #include "train_support.hpp"
 
 namespace sluice::test {
@@ -17,10 +15,6 @@ TrainSetup summing_in_fp32() {
   TrainSetup setup;
   setup.more_keys = kFp32Sums;
   return setup;
-}
-
-Json::Value report_of(const TrainFolder& folder) {
-  return parse_json(folder.report_text("report"));
 }
 
 // Gradients leave the device once a step: 2 bytes of a parameter, or 4.

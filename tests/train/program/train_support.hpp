@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "cli/json_text.hpp"
 #include "cli/run_program.hpp"
 
 namespace sluice::test {
@@ -149,6 +150,18 @@ inline void expect_refused(const ProgramResult& result, int exit_code,
   EXPECT_EQ(result.err.find("terminate called"), std::string::npos) << result.err;
 }
 
+inline Json::Value report_of(const TrainFolder& folder, const std::string& report = "report") {
+  return parse_json(folder.report_text(report));
+}
+
+// The output of `sluice plan --json`.
+inline Json::Value plan_of(const TrainFolder& folder) {
+  const ProgramResult plan =
+      run_sluice({"plan", "--config", folder.config(), "--model", folder.model(), "--json"});
+  EXPECT_EQ(plan.exit_code, 0) << plan.err;
+  return parse_json(last_line(plan.out));
+}
+
 // The text of one number in each line of steps.jsonl: equal text is equal bits.
 inline std::vector<std::string> column(const TrainFolder& folder, const std::string& report,
                                        const std::string& key) {
@@ -174,6 +187,7 @@ inline std::string exported(const TrainFolder& folder, const std::string& run) {
 
 // Result of a run.
 struct Outcome {
+  int steps;
   std::vector<std::string> losses;
   std::vector<std::string> norms;
   std::string weights;
@@ -193,12 +207,12 @@ inline Outcome outcome_of(TrainFolder& folder, const TrainSetup& setup, int step
   const ProgramResult result = run_sluice(folder.arguments("report", steps, more), environment);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   const bool on_drive = setup.optimizer_device == "nvme" && more != kResident;
-  return {column(folder, "report", "loss"), column(folder, "report", "grad_norm"),
+  return {steps, column(folder, "report", "loss"), column(folder, "report", "grad_norm"),
           exported(folder, on_drive ? folder.swap() : folder.checkpoints())};
 }
 
-inline void expect_same(const Outcome& a, const Outcome& b, int steps) {
-  EXPECT_EQ(a.losses.size(), static_cast<std::size_t>(steps));
+inline void expect_same(const Outcome& a, const Outcome& b) {
+  EXPECT_EQ(a.losses.size(), static_cast<std::size_t>(a.steps));
   EXPECT_EQ(a.losses, b.losses);
   EXPECT_EQ(a.norms, b.norms);
   EXPECT_TRUE(a.weights == b.weights) << "the exported weights differ";
