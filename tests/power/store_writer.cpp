@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
     const sluice::offload::SwapPlace place({argv + 3, argv + argc}, {});
     const auto store = open_or_create(place, *io, durability);
     for (std::int64_t step = store->committed_step() + 1, end = step + steps; step < end; ++step) {
-      write_step(*store, step);
+      update_all(*store, step);
       store->commit(step, metadata_of(step));
       const std::string said = "committed " + std::to_string(step) + "\n";
       if (::write(STDOUT_FILENO, said.data(), said.size()) < 0) return 2;

@@ -6,14 +6,13 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <ctime>
 #include <filesystem>
 
+#include "flip_bit.hpp"
 #include "message_of.hpp"
 #include "rank_states.hpp"
-#include "sluice/base/fd.hpp"
 #include "sluice/models/checkpoints.hpp"
 #include "sluice/offload/directory_lock.hpp"
 #include "sluice/offload/swap_directory.hpp"
@@ -24,17 +23,10 @@ namespace {
 namespace fs = std::filesystem;
 using offload::CleanMode;
 using offload::CleanScope;
+using sluice::test::flip_bit;
 using sluice::test::message_of;
 using sluice::test::TempDir;
 using ::testing::HasSubstr;
-
-void flip_bit(const std::string& path, off_t offset_bytes) {
-  const UniqueFd fd(SLUICE_SYSCALL(::open(path.c_str(), O_RDWR | O_CLOEXEC), path));
-  unsigned char byte = 0;
-  ASSERT_EQ(::pread(fd.get(), &byte, 1, offset_bytes), 1);
-  byte ^= 4U;
-  ASSERT_EQ(::pwrite(fd.get(), &byte, 1, offset_bytes), 1);
-}
 
 offload::VerifyReport verify(const std::string& directory) {
   const auto engine = make_engine();
@@ -68,7 +60,7 @@ TEST(StateReader, LeavesPaddingThatWasNotSaved) {
 TEST(StateReader, NamesAChunkThatIsDamaged) {
   TempDir dir;
   commit_steps(dir.path(), 2, 1);
-  flip_bit(dir.file("rank1-of-2/states.0.swap"), 1'500'000);
+  flip_bit(dir.file("rank1-of-2/states.0.swap"), 1'500'000, 2);
   EXPECT_THAT(message_of<Error>([&] { difference_from(dir.path(), 1, 3); }),
               HasSubstr("rank1-of-2/states.0.swap"));
 }
@@ -91,7 +83,7 @@ TEST(SavedState, APartAloneIsNoState) {
   commit_steps(dir.path(), 2, 1);
   EXPECT_THAT(message_of<Error>([&] { read_state(dir.file("rank0-of-2")); }),
               HasSubstr("one of 2 ranks"));
-  flip_bit(dir.file("ranks.json"), 30);
+  flip_bit(dir.file("ranks.json"), 30, 2);
   EXPECT_THAT(message_of<Error>([&] { read_state(dir.path()); }), HasSubstr("ranks.json"));
 }
 
@@ -271,7 +263,7 @@ TEST(VerifyRanks, ChecksThePartsOfAll) {
   EXPECT_EQ(whole.checked_bytes,
             3 * sizeof(float) * (layouts(2)[0].flat_count + layouts(2)[1].flat_count));
   EXPECT_TRUE(whole.damaged.empty());
-  flip_bit(dir.file("rank1-of-2/states.1.swap"), 1'500'000);
+  flip_bit(dir.file("rank1-of-2/states.1.swap"), 1'500'000, 2);
   const offload::VerifyReport damaged = verify(dir.path());
   ASSERT_EQ(damaged.damaged.size(), 1U);
   EXPECT_EQ(damaged.damaged.front().path, dir.file("rank1-of-2/states.1.swap"));

@@ -1,41 +1,30 @@
 #pragma once
-// Shared by the tests of the swap store: engines, shards whose bytes follow from the step, whole
-// updates.
+// Shared by the tests of the swap store: stores, and what they hold.
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
 #include <memory>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "file_text.hpp"
+#include "flip_bit.hpp"
 #include "nvme/nvme_test_support.hpp"
 #include "sluice/base/error.hpp"
-#include "sluice/nvme/io_engine.hpp"
 #include "sluice/offload/swap_directory.hpp"
-#include "sluice/offload/swap_store.hpp"
 #include "temp_dir.hpp"
+#include "written_steps.hpp"
 
 namespace sluice::offload::test {
 
 using nvme::message_of;
 using nvme::same_bytes;
+using sluice::test::flip_bit;
 using sluice::test::names_in;
 using sluice::test::TempDir;
-
-// Blocks smaller than a chunk, so that a chunk is several requests.
-inline constexpr nvme::IoEngineOptions kSmallBlocks{1U << 16U, 16};
-
-inline std::unique_ptr<nvme::IoEngine> make_engine() {
-  return std::make_unique<nvme::IoEngine>(
-      nvme::make_backend(nvme::BackendKind::threads, kSmallBlocks.depth, 2).backend, kSmallBlocks);
-}
 
 // Several chunks and a rest; less than a block; exactly one chunk; one byte.
 inline std::vector<ShardSpec> some_shards() {
@@ -43,36 +32,6 @@ inline std::vector<ShardSpec> some_shards() {
           {"blocks.0.norm", 100},
           {"embedding", kChecksumChunkBytes},
           {"scale", 1}};
-}
-
-// The bytes of a shard after `step`.
-inline std::vector<std::byte> content_of(const ShardSpec& shard, std::int64_t step) {
-  std::seed_seq seed(shard.name.begin(), shard.name.end());
-  std::vector<std::uint32_t> key(1);
-  seed.generate(key.begin(), key.end());
-  std::mt19937_64 random(key[0] + static_cast<std::uint64_t>(step) * 1'000'003U);
-  std::vector<std::byte> bytes(shard.size_bytes);
-  for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {
-    const std::uint64_t word = random();
-    std::memcpy(bytes.data() + at, &word, std::min(sizeof(word), bytes.size() - at));
-  }
-  return bytes;
-}
-
-inline void update_shard(SwapStore& store, std::size_t shard, std::int64_t step) {
-  const std::vector<std::byte> content = content_of(store.shard(shard), step);
-  const std::span<const std::byte> bytes = content;
-  std::vector<Ticket> writes;
-  for (std::size_t at = 0; at < bytes.size(); at += kChecksumChunkBytes) {
-    const std::size_t size = std::min<std::size_t>(kChecksumChunkBytes, bytes.size() - at);
-    writes.push_back(store.begin_write(shard, at, bytes.subspan(at, size)));
-  }
-  finish_all(writes);
-  store.finish_update(shard);
-}
-
-inline void update_all(SwapStore& store, std::int64_t step) {
-  for (std::size_t i = 0; i < store.shard_count(); ++i) update_shard(store, i, step);
 }
 
 inline std::vector<std::byte> read_shard(SwapStore& store, std::size_t shard) {
@@ -104,14 +63,6 @@ inline std::string read_text(const std::string& path) {
 
 inline void write_text(const std::string& path, const std::string& text) {
   nvme::write_whole_file(path, std::as_bytes(std::span(text.data(), text.size())));
-}
-
-inline void flip_bit(const std::string& path, std::uint64_t offset_bytes, unsigned bit) {
-  const UniqueFd fd(SLUICE_SYSCALL(::open(path.c_str(), O_RDWR | O_CLOEXEC), path));
-  unsigned char byte = 0;
-  ASSERT_EQ(::pread(fd.get(), &byte, 1, static_cast<off_t>(offset_bytes)), 1);
-  byte = static_cast<unsigned char>(byte ^ (1U << bit));
-  ASSERT_EQ(::pwrite(fd.get(), &byte, 1, static_cast<off_t>(offset_bytes)), 1);
 }
 
 // A directory with a store of some_shards() and its engine.
