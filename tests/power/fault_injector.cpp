@@ -9,10 +9,8 @@
 //
 // Thread-safe: calls are counted atomically, and the log is appended to line by line.
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -24,15 +22,11 @@
 #include <cstdlib>
 #include <string>
 
+#include "interposed.hpp"
+
 namespace sluice::power {
 namespace {
 
-template <typename Function>
-Function* real(const char* name) {
-  return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
-}
-
-using Open = int(const char*, int, ...);
 using Rename = int(const char*, const char*);
 
 // Made before the first call and never destroyed: processes write until their very end.
@@ -79,12 +73,6 @@ bool is_below_root(const std::string& path) {
          path[root.size()] == '/';
 }
 
-std::string absolute(const char* path) {
-  if (path[0] == '/') return path;
-  char folder[PATH_MAX];
-  return ::getcwd(folder, sizeof(folder)) == nullptr ? path : std::string(folder) + "/" + path;
-}
-
 std::string path_of(int fd) {
   char path[PATH_MAX];
   const std::string link = "/proc/self/fd/" + std::to_string(fd);
@@ -129,52 +117,24 @@ auto fail_or(const char* name, const std::string& path, const Call& call) -> dec
   return call();
 }
 
-int open_or_fail(const char* call, const char* path, int flags, mode_t mode) {
+}  // namespace
+
+int open_instead(const char* call, const char* path, int flags, mode_t mode) {
   const auto open_it = [&] { return real<Open>(call)(path, flags, mode); };
   const bool changes = (flags & (O_CREAT | O_TRUNC)) != 0 || (flags & O_ACCMODE) != O_RDONLY;
   return changes ? fail_or("open", absolute(path), open_it) : open_it();
 }
 
-FILE* fopen_or_fail(const char* call, const char* path, const char* mode) {
+FILE* fopen_instead(const char* call, const char* path, const char* mode) {
   const bool changes = mode[0] != 'r' || std::string(mode).find('+') != std::string::npos;
   const int result = changes ? fail_or("open", absolute(path), [] { return 0; }) : 0;
   return result != 0 ? nullptr : real<FILE*(const char*, const char*)>(call)(path, mode);
 }
 
-mode_t mode_of(int flags, va_list arguments) {
-  return (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(arguments, mode_t) : 0;
-}
-
-}  // namespace
 }  // namespace sluice::power
 
 using namespace sluice::power;
 
-#define SLUICE_EXPORT extern "C" __attribute__((visibility("default")))
-
-SLUICE_EXPORT int open(const char* path, int flags, ...) {
-  va_list arguments;
-  va_start(arguments, flags);
-  const mode_t mode = mode_of(flags, arguments);
-  va_end(arguments);
-  return open_or_fail("open", path, flags, mode);
-}
-SLUICE_EXPORT int open64(const char* path, int flags, ...) {
-  va_list arguments;
-  va_start(arguments, flags);
-  const mode_t mode = mode_of(flags, arguments);
-  va_end(arguments);
-  return open_or_fail("open64", path, flags, mode);
-}
-SLUICE_EXPORT int creat(const char* path, mode_t mode) {
-  return open_or_fail("open", path, O_WRONLY | O_CREAT | O_TRUNC, mode);
-}
-SLUICE_EXPORT FILE* fopen(const char* path, const char* mode) {
-  return fopen_or_fail("fopen", path, mode);
-}
-SLUICE_EXPORT FILE* fopen64(const char* path, const char* mode) {
-  return fopen_or_fail("fopen64", path, mode);
-}
 SLUICE_EXPORT ssize_t write(int fd, const void* data, size_t size) {
   return fail_or("write", path_of(fd),
                  [&] { return real<ssize_t(int, const void*, size_t)>("write")(fd, data, size); });
@@ -188,9 +148,6 @@ SLUICE_EXPORT ssize_t pwrite(int fd, const void* data, size_t size, off_t offset
   return fail_or("pwrite", path_of(fd), [&] {
     return real<ssize_t(int, const void*, size_t, off_t)>("pwrite")(fd, data, size, offset);
   });
-}
-SLUICE_EXPORT ssize_t pwrite64(int fd, const void* data, size_t size, off_t offset) {
-  return pwrite(fd, data, size, offset);
 }
 SLUICE_EXPORT ssize_t pwritev(int fd, const iovec* pieces, int count, off_t offset) {
   return fail_or("pwritev", path_of(fd), [&] {
@@ -210,25 +167,16 @@ SLUICE_EXPORT int ftruncate(int fd, off_t size) {
   return fail_or("ftruncate", path_of(fd),
                  [&] { return real<int(int, off_t)>("ftruncate")(fd, size); });
 }
-SLUICE_EXPORT int ftruncate64(int fd, off_t size) {
-  return ftruncate(fd, size);
-}
 SLUICE_EXPORT int fallocate(int fd, int mode, off_t offset, off_t size) {
   return fail_or("fallocate", path_of(fd), [&] {
     return real<int(int, int, off_t, off_t)>("fallocate")(fd, mode, offset, size);
   });
-}
-SLUICE_EXPORT int fallocate64(int fd, int mode, off_t offset, off_t size) {
-  return fallocate(fd, mode, offset, size);
 }
 // Returns the error's number, and leaves errno.
 SLUICE_EXPORT int posix_fallocate(int fd, off_t offset, off_t size) {
   const int error_number = error_of("posix_fallocate", path_of(fd));
   return error_number != 0 ? error_number
                            : real<int(int, off_t, off_t)>("posix_fallocate")(fd, offset, size);
-}
-SLUICE_EXPORT int posix_fallocate64(int fd, off_t offset, off_t size) {
-  return posix_fallocate(fd, offset, size);
 }
 SLUICE_EXPORT int fsync(int fd) {
   return fail_or("fsync", path_of(fd), [&] { return real<int(int)>("fsync")(fd); });

@@ -8,31 +8,24 @@
 //
 // Thread-safe: one lock is held over each call and its entry, so that the order is the true one.
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
-#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 
+#include "interposed.hpp"
 #include "record_format.hpp"
 
 namespace sluice::power {
 namespace {
-
-template <typename Function>
-Function* real(const char* name) {
-  return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
-}
 
 constexpr std::size_t kMostFds = 4096;
 
@@ -56,7 +49,6 @@ struct Locked {
   Locked& operator=(const Locked&) = delete;
 };
 
-using Open = int(const char*, int, ...);
 using Write = ssize_t(int, const void*, std::size_t);
 
 Recorder& recorder() {
@@ -78,12 +70,6 @@ Recorder& recorder() {
 
 bool is_recording() {
   return recorder().log_fd >= 0;
-}
-
-std::string absolute(const char* path) {
-  if (path[0] == '/') return path;
-  char folder[PATH_MAX];
-  return ::getcwd(folder, sizeof(folder)) == nullptr ? path : std::string(folder) + "/" + path;
 }
 
 // The path below the root, or empty. The project makes paths without ".." below its folders.
@@ -147,24 +133,6 @@ void remember(int fd, const char* path) {
   recorder().inode_of[static_cast<std::size_t>(fd)] = inside ? status.st_ino : 0;
   recorder().says[static_cast<std::size_t>(fd)] =
       !marks.empty() && absolute(path).find(marks) != std::string::npos;
-}
-
-int open_recorded(const char* call, const char* path, int flags, mode_t mode) {
-  Open* const real_open = real<Open>(call);
-  if (!is_recording()) return real_open(path, flags, mode);
-  const Locked locked;
-  const std::string name = below_root(path);
-  const bool changes = !name.empty() && (flags & (O_CREAT | O_TRUNC)) != 0;
-  const std::uint64_t before = changes ? inode_at(path) : 0;
-  if (changes) count_change();
-  const int fd = real_open(path, flags, mode);
-  if (fd < 0) return fd;
-  remember(fd, path);
-  if (changes && before == 0) put({.op = Op::create, .inode = inode_of(fd)}, name, "", nullptr);
-  if (changes && before != 0 && (flags & O_TRUNC) != 0) {
-    put({.op = Op::resize, .inode = inode_of(fd)}, "", "", nullptr);
-  }
-  return fd;
 }
 
 // Runs `call`, which writes at an offset, and records as much as it wrote.
@@ -252,44 +220,38 @@ int flags_of_mode(const char* mode) {
   return (updates ? O_RDWR : O_WRONLY) | O_CREAT | (mode[0] == 'a' ? O_APPEND : O_TRUNC);
 }
 
+}  // namespace
+
+int open_instead(const char* call, const char* path, int flags, mode_t mode) {
+  Open* const real_open = real<Open>(call);
+  if (!is_recording()) return real_open(path, flags, mode);
+  const Locked locked;
+  const std::string name = below_root(path);
+  const bool changes = !name.empty() && (flags & (O_CREAT | O_TRUNC)) != 0;
+  const std::uint64_t before = changes ? inode_at(path) : 0;
+  if (changes) count_change();
+  const int fd = real_open(path, flags, mode);
+  if (fd < 0) return fd;
+  remember(fd, path);
+  if (changes && before == 0) put({.op = Op::create, .inode = inode_of(fd)}, name, "", nullptr);
+  if (changes && before != 0 && (flags & O_TRUNC) != 0) {
+    put({.op = Op::resize, .inode = inode_of(fd)}, "", "", nullptr);
+  }
+  return fd;
+}
+
 // Streams that write have their own descriptor and calls inside the C library; only its iostreams
 // (libstdc++ opens with fopen, writes with write) are followed.
-FILE* fopen_recorded(const char* path, const char* mode) {
+FILE* fopen_instead(const char* /*call*/, const char* path, const char* mode) {
   const int flags = flags_of_mode(mode);
-  const int fd = open_recorded("open", path, flags, 0666);
+  const int fd = open_instead("open", path, flags, 0666);
   return fd < 0 ? nullptr : ::fdopen(fd, mode);
 }
 
-}  // namespace
 }  // namespace sluice::power
 
 using namespace sluice::power;
 
-#define SLUICE_EXPORT extern "C" __attribute__((visibility("default")))
-
-SLUICE_EXPORT int open(const char* path, int flags, ...) {
-  va_list arguments;
-  va_start(arguments, flags);
-  const mode_t mode = (flags & O_CREAT) != 0 ? va_arg(arguments, mode_t) : 0;
-  va_end(arguments);
-  return open_recorded("open", path, flags, mode);
-}
-SLUICE_EXPORT int open64(const char* path, int flags, ...) {
-  va_list arguments;
-  va_start(arguments, flags);
-  const mode_t mode = (flags & O_CREAT) != 0 ? va_arg(arguments, mode_t) : 0;
-  va_end(arguments);
-  return open_recorded("open64", path, flags, mode);
-}
-SLUICE_EXPORT int creat(const char* path, mode_t mode) {
-  return open_recorded("open", path, O_WRONLY | O_CREAT | O_TRUNC, mode);
-}
-SLUICE_EXPORT FILE* fopen(const char* path, const char* mode) {
-  return fopen_recorded(path, mode);
-}
-SLUICE_EXPORT FILE* fopen64(const char* path, const char* mode) {
-  return fopen_recorded(path, mode);
-}
 SLUICE_EXPORT int close(int fd) {
   const Locked locked;
   if (is_recording() && fd >= 0 && static_cast<std::size_t>(fd) < kMostFds) {
@@ -313,9 +275,6 @@ SLUICE_EXPORT ssize_t pwrite(int fd, const void* data, size_t size, off_t offset
     return real<ssize_t(int, const void*, size_t, off_t)>("pwrite")(fd, data, size, offset);
   });
 }
-SLUICE_EXPORT ssize_t pwrite64(int fd, const void* data, size_t size, off_t offset) {
-  return pwrite(fd, data, size, offset);
-}
 SLUICE_EXPORT ssize_t pwritev(int fd, const iovec* pieces, int count, off_t offset) {
   return write_recorded(fd, pieces, count, offset, [&] {
     return real<ssize_t(int, const iovec*, int, off_t)>("pwritev")(fd, pieces, count, offset);
@@ -325,25 +284,16 @@ SLUICE_EXPORT int ftruncate(int fd, off_t size) {
   return size_recorded(fd, Op::resize, size,
                        [&] { return real<int(int, off_t)>("ftruncate")(fd, size); });
 }
-SLUICE_EXPORT int ftruncate64(int fd, off_t size) {
-  return ftruncate(fd, size);
-}
 SLUICE_EXPORT int fallocate(int fd, int mode, off_t offset, off_t size) {
   if (mode != 0) std::abort();  // holes and the like are not modelled
   return size_recorded(fd, Op::allocate, offset + size, [&] {
     return real<int(int, int, off_t, off_t)>("fallocate")(fd, mode, offset, size);
   });
 }
-SLUICE_EXPORT int fallocate64(int fd, int mode, off_t offset, off_t size) {
-  return fallocate(fd, mode, offset, size);
-}
 SLUICE_EXPORT int posix_fallocate(int fd, off_t offset, off_t size) {
   return size_recorded(fd, Op::allocate, offset + size, [&] {
     return real<int(int, off_t, off_t)>("posix_fallocate")(fd, offset, size);
   });
-}
-SLUICE_EXPORT int posix_fallocate64(int fd, off_t offset, off_t size) {
-  return posix_fallocate(fd, offset, size);
 }
 SLUICE_EXPORT int fsync(int fd) {
   return sync_recorded(fd, "fsync");
