@@ -28,11 +28,11 @@ from gpu.memory import endurance, largest
 from gpu.peers import beside_peers
 from gpu.report import markdown
 from gpu.python_loops import python_loops
-from gpu.row import Failed, Place, Row, ending, read_result, write_json
+from gpu.row import Failed, Place, Row, read_result, write_json
 from gpu.speed import steps_beside_resident
 from gpu.starts import starts
 from gpu.tests import run_tests
-from paired import folder_on_drive, parse_size
+from paired import ending, folder_on_drive, parse_size
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 BUNDLE = ".cache/gpu-bundle"

@@ -27,7 +27,7 @@ from pathlib import Path
 import swap_bound
 from drive_sides import Drive, Load, last_object, run
 from engine_instructions import instructions_of
-from paired import GIB, KIB, MIB, Progress, folder_on_drive, machine, output_of, parse_size, quantile, quotients
+from paired import GIB, KIB, MIB, Progress, few, folder_on_drive, machine, output_of, parse_size, quotients
 from paired import size_text, summarize
 from rounds import Steps, alternate, best_of, sweep
 from row_report import calls_line, markdown, ratio_line, scaled, slices_line, text_table, value_line
@@ -155,16 +155,10 @@ def memory_line(name: str, runs: list[dict], command: str) -> dict:
     # read/io_uring/tensor/block:4096/depth:32/manual_time
     op, backend, shape, block = re.match(r"(\w+)/(\w+)/(\w+)/block:(\d+)/", name).groups()
     ratios = [bench["ratio"] for bench in runs]
-    ratio = {
-        "median": statistics.median(ratios),
-        "quartiles": [quantile(ratios, 0.25), quantile(ratios, 0.75)],
-        "range": [min(ratios), max(ratios)],
-        "all": ratios,
-    }
     medians = (statistics.median(bench[key] for bench in runs) for key in ("GBps", "bound_GBps"))
     bar = MEMORY_BARS[int(block)] if shape == "tensor" else None
     case = f"{op} {backend} {shape} {size_text(int(block))}"
-    return ratio_line(case, *medians, "GB/s", ratio, bar, commands=[command])
+    return ratio_line(case, *medians, "GB/s", few(ratios), bar, commands=[command])
 
 
 def measure_callgrind(context: Context) -> list[dict]:

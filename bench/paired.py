@@ -64,6 +64,16 @@ def summarize(ratios: list[float]) -> dict:
     }
 
 
+def few(ratios: list[float]) -> dict:
+    """Summary of few ratios: their range instead of an interval."""
+    return {
+        "median": statistics.median(ratios),
+        "quartiles": [quantile(ratios, 0.25), quantile(ratios, 0.75)],
+        "range": [min(ratios), max(ratios)],
+        "all": ratios,
+    }
+
+
 def span(ends: list[float]) -> str:
     return f"{ends[0]:.3f} - {ends[1]:.3f}"
 
@@ -91,6 +101,13 @@ def write_result(path: Path, repository: Path, facts: dict, names: dict[str, str
     for name, shown in {f"{repository}/": "", **names}.items():
         text = text.replace(name, shown)
     path.write_text(text + "\n")
+
+
+def ending(status: int) -> str:
+    """How a process ended, by its return code."""
+    if status < 0:
+        return f"killed by signal {-status}" + " (was there enough memory?)" * (status == -9)
+    return f"exit status {status}"
 
 
 def output_of(*line: object) -> str:

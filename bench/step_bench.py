@@ -92,6 +92,21 @@ def output_of(line: list[str]) -> str:
     return done.stdout
 
 
+class DriveBench:
+    """Calls of the program on ds.json, model.json and data.txt of a folder; what it swaps goes to `drive`."""
+
+    def __init__(self, folder: Path, drive: Path, binaries: Path) -> None:
+        self.folder, self.drive, self.binaries = folder, drive, binaries
+        self.commands: dict[str, str] = {}
+        write_inputs(folder)
+
+    def call(self, name: str, *more: str) -> dict:
+        line = [str(self.binaries / "sluice"), name, "--json", "--config", str(self.folder / "ds.json")]
+        line += ["--model", str(self.folder / "model.json"), "--data", str(self.folder / "data.txt"), *more]
+        self.commands[name] = shlex.join(line)
+        return json.loads(output_of(line).splitlines()[-1])
+
+
 class Bench:
     def __init__(self, folder: Path, binaries: Path) -> None:
         self.folder = folder

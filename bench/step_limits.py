@@ -7,7 +7,6 @@ import argparse
 import json
 import os
 import re
-import shlex
 import statistics
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from pathlib import Path
 from paired import Progress, folder_on_drive, quotients, summarize, write_result
 from row_report import ratio_line, text_table
 from rounds import Steps
-from step_bench import MODEL, REPOSITORY, deepspeed_file, output_of, write_inputs
+from step_bench import MODEL, REPOSITORY, DriveBench, deepspeed_file
 
 WARM_STEPS = 2  # of each run; not counted
 
@@ -91,12 +90,7 @@ def configuration(case: Case, states: str, drive: Path) -> dict:
     )
 
 
-class Bench:
-    def __init__(self, folder: Path, drive: Path, binaries: Path) -> None:
-        self.folder, self.drive, self.binaries = folder, drive, binaries
-        self.commands: dict[str, str] = {}
-        write_inputs(folder)
-
+class Bench(DriveBench):
     def balanced(self) -> list[Case]:
         """Cases in which a step computes about as long as the drive takes, and four times as long."""
         tokens = statistics.median(self.tokens_of_drive() for _ in range(5))
@@ -124,11 +118,7 @@ class Bench:
         (self.folder / "model.json").write_text(json.dumps(MODEL | {"n_positions": case.positions}))
 
     def call(self, name: str, *more: str) -> dict:
-        line = [str(self.binaries / "sluice"), name, "--json", "--config", str(self.folder / "ds.json")]
-        line += ["--model", str(self.folder / "model.json"), "--rates", str(self.folder / "rates.json")]
-        line += ["--data", str(self.folder / "data.txt"), *more]
-        self.commands[name] = shlex.join(line)
-        return json.loads(output_of(line).splitlines()[-1])
+        return super().call(name, "--rates", str(self.folder / "rates.json"), *more)
 
     def measure(self, case: Case, states: str) -> dict:
         """Median seconds of a step, what was predicted, and the slowest link by the same probe."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
-import shlex
 import sys
 import tempfile
 from dataclasses import dataclass, field
@@ -15,7 +13,7 @@ from pathlib import Path
 from paired import MIB, Progress, folder_on_drive, write_result
 from row_report import text_table, value_line
 from rounds import Steps
-from step_bench import REPOSITORY, deepspeed_file, output_of
+from step_bench import REPOSITORY, DriveBench, deepspeed_file
 
 STEPS = 4
 MODEL = {
@@ -49,25 +47,13 @@ LAYERS = 96  # of the model in host memory
 DEPTHS = [3, 12, 48, 96]  # on a drive; the last has 32 times the parameters of the first
 
 
-class Bench:
-    def __init__(self, folder: Path, drive: Path, binaries: Path) -> None:
-        self.folder, self.drive, self.binaries = folder, drive, binaries
-        self.commands: dict[str, str] = {}
-        (folder / "data.txt").write_bytes(random.Random(1).randbytes(1 << 20))
-
-    def call(self, name: str, *more: str) -> dict:
-        line = [str(self.binaries / "sluice"), name, "--json", "--config", str(self.folder / "ds.json")]
-        line += ["--model", str(self.folder / "model.json"), *more]
-        self.commands[name] = shlex.join(line)
-        return json.loads(output_of(line).splitlines()[-1])
-
+class Bench(DriveBench):
     def train(self, model: dict, configuration: dict) -> dict:
         """The run's report, with what the plan gives to activations."""
         (self.folder / "model.json").write_text(json.dumps(model))
         (self.folder / "ds.json").write_text(json.dumps(configuration))
-        more = ["--data", str(self.folder / "data.txt"), "--steps", str(STEPS)]
         plan = self.call("plan")
-        report = self.call("train", *more, "--report", str(self.folder / "report"))
+        report = self.call("train", "--steps", str(STEPS), "--report", str(self.folder / "report"))
         report["activation_bytes"] = sum(
             row["device"] for row in plan["rows"] if row["component"] in ACTIVATIONS
         )

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paired import quantile, quotients
+from paired import ending, few, quotients
 from row_report import ratio_line, slices_line, text_table
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
@@ -145,24 +145,8 @@ def write_whole(path: Path, text: str) -> None:
     os.replace(unfinished, path)
 
 
-def ending(status: int) -> str:
-    if status < 0:
-        return f"killed by signal {-status}" + " (was there enough memory?)" * (status == -9)
-    return f"exit status {status}"
-
-
 def last(text: str) -> str:
     return " / ".join(text.strip().splitlines()[-4:])[-1500:] or "it said nothing"
-
-
-def few(ratios: list[float]) -> dict:
-    """Summary of few ratios: their range instead of an interval."""
-    return {
-        "median": statistics.median(ratios),
-        "quartiles": [quantile(ratios, 0.25), quantile(ratios, 0.75)],
-        "range": [min(ratios), max(ratios)],
-        "all": ratios,
-    }
 
 
 def few_line(

@@ -6,9 +6,9 @@ import json
 import statistics
 from dataclasses import dataclass, field, replace
 
-from paired import GIB, quotients
+from paired import GIB, few, quotients
 
-from gpu.row import Failed, Row, at_most, few, few_line, figure
+from gpu.row import Failed, Row, at_most, few_line, figure
 from gpu.training import TINY, Model, Run, Work, gpt, inputs, rate_of, seconds_for_run, train
 
 KI = 1024

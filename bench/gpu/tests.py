@@ -9,8 +9,10 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from paired import ending
+
 from gpu.machine import REPOSITORY
-from gpu.row import Place, ending, last
+from gpu.row import Place, last
 
 LIMIT_SECONDS = 300.0  # of one program
 NO_GPU = "needs an NVIDIA GPU"  # what a skipped test says

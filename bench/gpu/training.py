@@ -14,10 +14,11 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from paired import ending
 from step_bench import deepspeed_file
 
 from gpu.machine import available_bytes, gpu_used_bytes
-from gpu.row import Place, Row, ending, last
+from gpu.row import Place, Row, last
 
 TEXT_BYTES = 4 << 20
 POLL_SECONDS = 0.02

@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from paired import KIB
+from paired import KIB, ending
 
 WARM_STEPS = 3  # of each run; not counted. In the first ones DeepSpeed learns the order of use
 POLL_SECONDS = 0.01
@@ -126,12 +126,6 @@ def watch(process: subprocess.Popen, meter: Meter, steps: Path) -> None:
             seen, since = count, time.monotonic()
         elif time.monotonic() - since > STALL_SECONDS:
             raise SideFailed(f"no step ended for {STALL_SECONDS:.0f} s; it was killed")
-
-
-def ending(status: int) -> str:
-    if status < 0:
-        return f"killed by signal {-status}" + " (was there enough memory?)" * (status == -9)
-    return f"exit status {status}"
 
 
 def said_last(log: Path) -> str:
