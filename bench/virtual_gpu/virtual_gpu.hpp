@@ -1,8 +1,8 @@
 #pragma once
-// VirtualGpu: a VirtualDevice on which LibTorch computes, and the configuration of its runs. The
-// matrix products of a model take their operations over a rate; everything else that LibTorch does
-// takes no time. Operations run on the CPU when they are issued; what is late is when the device
-// says that they have run.
+// VirtualGpu: a VirtualDevice on which LibTorch computes, and the configuration and the machine of
+// its runs. The matrix products of a model take their operations over a rate; everything else that
+// LibTorch does takes no time. Operations run on the CPU when they are issued; what is late is when
+// the device says that they have run.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
@@ -13,6 +13,7 @@
 
 #include "device/run_device.hpp"
 #include "sluice/config/train_config.hpp"
+#include "sluice/plan/machine.hpp"
 #include "virtual_device.hpp"
 
 namespace sluice::bench {
@@ -32,6 +33,18 @@ inline config::TrainConfig virtual_config(std::int64_t micro_batches, double cli
   config.sluice.threads.compute = 1;  // threads that wait for work would run, and hold up the time
   config.sluice.threads.optimizer = 2;
   return config;
+}
+
+// The machine of these runs, with memory for all.
+inline plan::MachineFacts virtual_facts(const config::TrainConfig& config) {
+  plan::MachineFacts machine = plan::probe_machine(config);
+  machine.device_choice.clear();
+  machine.total_memory_bytes = machine.available_memory_bytes = std::uint64_t{1} << 40U;
+  machine.memlock_bytes = offload::kUnlimited;
+  machine.device.host_addressable = false;
+  machine.device.gpu =
+      plan::GpuFacts{0, "virtual", std::uint64_t{1} << 40U, std::uint64_t{1} << 40U};
+  return machine;
 }
 
 // One at a time in a process, because LibTorch has one list of observers.

@@ -27,19 +27,15 @@
 #include "user_loop/loop_core.hpp"
 #include "virtual_gpu.hpp"
 #include "virtual_optimizer.hpp"
+#include "virtual_options.hpp"
 
 namespace {
 
 using namespace sluice;
 using namespace sluice::train;
+using bench::Rates;
 using config::ByteBudget;
 using torch::Tensor;
-
-struct Rates {
-  double copy_GBps = 55;
-  double update_GBps = 180;
-  double compute_TFLOPs = 500;
-};
 
 struct Case {
   const char* name;
@@ -67,24 +63,11 @@ config::TrainConfig config_of(const Case& each) {
 }
 
 BroughtDevice on(const bench::VirtualGpu& gpu) {
-  return {.facts =
-              [](const config::TrainConfig& config) {
-                plan::MachineFacts machine = plan::probe_machine(config);
-                machine.device_choice.clear();
-                machine.total_memory_bytes = machine.available_memory_bytes = std::uint64_t{1}
-                                                                              << 40U;
-                machine.memlock_bytes = offload::kUnlimited;
-                machine.device.host_addressable = false;
-                machine.device.gpu =
-                    plan::GpuFacts{0, "virtual", std::uint64_t{1} << 40U, std::uint64_t{1} << 40U};
-                return machine;
-              },
-          .make =
-              [&gpu](const plan::Plan&) {
-                RunDevice made = gpu.run_device();
-                made.allocator.reset();  // LibTorch keeps its own
-                return made;
-              }};
+  return {.facts = bench::virtual_facts, .make = [&gpu](const plan::Plan&) {
+            RunDevice made = gpu.run_device();
+            made.allocator.reset();  // LibTorch keeps its own
+            return made;
+          }};
 }
 
 Tensor weight(std::int64_t rows, std::int64_t columns) {
@@ -206,15 +189,9 @@ int run(int count, char** arguments) {
     const std::string name = arguments[i];
     SLUICE_CHECK(i + 1 < count, name + " has no value");
     const char* const value = arguments[i + 1];
-    if (name == "--copy-GBps")
-      rates.copy_GBps = std::atof(value);
-    else if (name == "--update-GBps")
-      rates.update_GBps = std::atof(value);
-    else if (name == "--compute-TFLOPs")
-      rates.compute_TFLOPs = std::atof(value);
-    else if (name == "--layers")
+    if (name == "--layers")
       layers = std::atoll(value);
-    else
+    else if (!bench::set_rate(rates, name, value))
       throw InvalidArgument(name +
                             ": expected --copy-GBps, --update-GBps, --compute-TFLOPs or --layers");
   }

@@ -1,5 +1,6 @@
 #pragma once
-// The command line of virtual_step_bench. Thread-safe: values and free functions without state.
+// The rates of an imitated GPU on the command line, and all options of virtual_step_bench.
+// Thread-safe: values and free functions without state.
 
 #include <cstdint>
 #include <cstdlib>
@@ -50,7 +51,14 @@ inline bool set_rate(Rates& rates, const std::string& name, const char* value) {
     rates.update_GBps = std::atof(value);
   else if (name == "--compute-TFLOPs")
     rates.compute_TFLOPs = std::atof(value);
-  else if (name == "--wake-up-us")
+  else
+    return false;
+  return true;
+}
+
+// Likewise for what only virtual_step_bench imitates.
+inline bool set_detail(Rates& rates, const std::string& name, const char* value) {
+  if (name == "--wake-up-us")
     rates.wake_up_us = std::atof(value);
   else if (name == "--copies-use-memory")
     rates.copies_use_memory = std::atoi(value) != 0;
@@ -86,7 +94,8 @@ inline Options read_options(int count, char** arguments) {
     const std::string name = arguments[i];
     SLUICE_CHECK(i + 1 < count, name + " has no value");
     const char* const value = arguments[i + 1];
-    if (!set_rate(options.rates, name, value) && !set_asked(options.asked, name, value)) {
+    if (!set_rate(options.rates, name, value) && !set_detail(options.rates, name, value) &&
+        !set_asked(options.asked, name, value)) {
       throw InvalidArgument(
           name +
           ": expected --case, --layers, --copy-GBps, --update-GBps, --compute-TFLOPs, --tiles, "

@@ -110,14 +110,8 @@ void move_halves(plan::Plan& plan, offload::Tier tier) {
 
 plan::Plan plan_of(const Case& each, const Asked& asked) {
   const config::TrainConfig config = config_of(each);
-  plan::MachineFacts machine = plan::probe_machine(config);
-  machine.device_choice.clear();
-  machine.total_memory_bytes = machine.available_memory_bytes = std::uint64_t{1} << 40U;
-  machine.memlock_bytes = offload::kUnlimited;
-  machine.device.host_addressable = false;
-  machine.device.gpu =
-      plan::GpuFacts{0, "virtual", std::uint64_t{1} << 40U, std::uint64_t{1} << 40U};
-  plan::Plan plan = plan::make_plan(config, model_of(each), plan::Placement::configured, machine);
+  plan::Plan plan = plan::make_plan(config, model_of(each), plan::Placement::configured,
+                                    bench::virtual_facts(config));
   plan.rings.update.tile_elements = 8192;  // six tiles of a block; a large model has some 50
   if (each.gpu_updates) plan.rings.update.tile_elements = 2048;  // 24 of a block
   if (asked.tile_elements > 0) plan.rings.update.tile_elements = asked.tile_elements;
