@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import html
 import json
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from . import _core
-from ._tables import html_row, size_text
+from ._tables import html_table
 from ._errors import wrong_type
 from .config import Config, Source, load, text_of_dict
 
@@ -34,23 +33,18 @@ class Plan:
 
     def __repr__(self) -> str:
         planned = self.data["planned_bytes"]
-        tiers = ", ".join(f"{tier} {size_text(planned[tier])}" for tier in _TIERS)
+        tiers = ", ".join(f"{tier} {_core.format_bytes(planned[tier])}" for tier in _TIERS)
         return f"<sluice.Plan of {self.data['parameters']} parameters: {tiers}>"
 
     def _repr_html_(self) -> str:
-        rows = [[row["component"], *(size_text(row[tier]) for tier in _TIERS), row["note"]] for row in self.data["rows"]]
-        rows.append(["planned", *(size_text(self.data["planned_bytes"][tier]) for tier in _TIERS), ""])
+        rows = [[row["component"], *(_core.format_bytes(row[tier]) for tier in _TIERS), row["note"]] for row in self.data["rows"]]
+        rows.append(["planned", *(_core.format_bytes(self.data["planned_bytes"][tier]) for tier in _TIERS), ""])
         for name in ("budget", "least"):
             held = self.data.get(f"{name}_bytes")
             if held:
-                rows.append([name, size_text(held["device"]), size_text(held["host"]), "", ""])
+                rows.append([name, _core.format_bytes(held["device"]), _core.format_bytes(held["host"]), "", ""])
         caption = f"{self.data['parameters']:,} parameters, computed on {self.data['computes_on']}"
-        chosen = "".join(f"<li>{html.escape(choice)}</li>" for choice in self.choices)
-        return (
-            f"<table><caption>{html.escape(caption)}</caption><thead>{html_row(['', *_TIERS, ''], 'th')}</thead><tbody>"
-            + "".join(map(html_row, rows))
-            + f"</tbody></table><ul>{chosen}</ul>"
-        )
+        return html_table(caption, ["", *_TIERS, ""], rows, self.choices)
 
 
 def _facts_of(machine: _core.MachineFacts) -> dict[str, Any]:

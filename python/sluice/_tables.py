@@ -1,20 +1,19 @@
-"""Texts and rows of tables for people."""
+"""Tables of notebooks."""
 
 from __future__ import annotations
 
 import html
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+def html_table(caption: str, header: list[str], rows: list[list[str]], choices: list[str]) -> str:
+    """A table, and a list below it; all text is escaped."""
+    chosen = "".join(f"<li>{html.escape(choice)}</li>" for choice in choices)
+    return (
+        f"<table><caption>{html.escape(caption)}</caption><thead>{_row(header, 'th')}</thead><tbody>"
+        + "".join(_row(row, "td") for row in rows)
+        + f"</tbody></table><ul>{chosen}</ul>"
+    )
 
 
-def size_text(count: int) -> str:
-    """Bytes for people: 1536 is "1.5 KiB"."""
-    value, unit = float(count), 0
-    while value >= 1024 and unit < len(_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    return f"{value:.4g} {_UNITS[unit]}" if unit else f"{count} B"
-
-
-def html_row(cells: list[str], tag: str = "td") -> str:
-    """A row of an HTML table; the cells' text is escaped."""
+def _row(cells: list[str], tag: str) -> str:
     return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"

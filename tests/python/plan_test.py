@@ -139,6 +139,6 @@ def test_a_notebook_shows_the_table() -> None:
     assert cells.open == []
     for row in made.data["rows"]:
         assert row["component"] in cells.texts
-    assert "64 MiB" in cells.texts  # the budget
+    assert "64.0 MiB" in cells.texts  # the budget
     assert made.choices[0] in cells.texts
     assert f"{made.data['parameters']} parameters" in repr(made)

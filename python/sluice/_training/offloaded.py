@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from .._core import format_bytes
 from .._plan import machine_facts
-from .._tables import size_text
 from ..config import Config, Source
 from ..runtime.zero.parameter_offload import no_external_parameters
 from . import devices, file_parameters, open_loops, ranks
@@ -332,7 +332,7 @@ class OffloadedModel:
             return "its values are on a drive"
         needed = sum(parameter.ds_numel * self._places[parameter][1].itemsize for parameter in self.parameters.values())  # type: ignore[attr-defined]
         free = machine_facts({"train_batch_size": 1})["available_memory_bytes"]
-        return f"its values take {size_text(needed)}, and {size_text(free)} of memory are free" if needed > free else None
+        return f"its values take {format_bytes(needed)}, and {format_bytes(free)} of memory are free" if needed > free else None
 
     def _values_to_leave(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Pairs as of :meth:`_values_before`. Parameters that stay empty have empty tensors, in their own data type."""

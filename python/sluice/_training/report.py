@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import html
 from typing import Any
 
-from .._tables import html_row, size_text
+from .._core import format_bytes
+from .._tables import html_table
 
 _LINKS = {
     "h2d_bytes": "host to device",
@@ -31,11 +31,11 @@ class Report(dict[str, Any]):
 
     def _rows(self) -> list[list[str]]:
         steps = max(int(self["steps"]), 1)
-        rows = [[f"bytes {name}", size_text(self[key]), size_text(self[key] // steps)] for key, name in _LINKS.items()]
+        rows = [[f"bytes {name}", format_bytes(self[key]), format_bytes(self[key] // steps)] for key, name in _LINKS.items()]
         rows += [[f"waited {name}", f"{self[key]:.2f} s", f"{self[key] / steps:.3f} s"] for key, name in _STALLS.items()]
         if self["speculative_updates_kept"] or self["speculative_updates_dropped"]:
             rows += [[f"updates begun early, {name}", str(self[key]), f"{self[key] / steps:.1f}"] for key, name in _EARLY.items()]
-        return rows + [[f"peak of the {name} tier", size_text(self[key]), ""] for key, name in _PEAKS.items()]
+        return rows + [[f"peak of the {name} tier", format_bytes(self[key]), ""] for key, name in _PEAKS.items()]
 
     def __str__(self) -> str:
         rows = [["", "in all", "a step"], *self._rows()]
@@ -44,9 +44,4 @@ class Report(dict[str, Any]):
         return "\n".join([f"{self['steps']} steps", *lines, *(f"chosen: {choice}" for choice in self["choices"])])
 
     def _repr_html_(self) -> str:
-        chosen = "".join(f"<li>{html.escape(choice)}</li>" for choice in self["choices"])
-        return (
-            f"<table><caption>{self['steps']} steps</caption><thead>{html_row(['', 'in all', 'a step'], 'th')}</thead><tbody>"
-            + "".join(map(html_row, self._rows()))
-            + f"</tbody></table><ul>{chosen}</ul>"
-        )
+        return html_table(f"{self['steps']} steps", ["", "in all", "a step"], self._rows(), self["choices"])

@@ -7,6 +7,7 @@
 
 #include "core/bindings.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/text.hpp"
 #include "sluice/plan/machine.hpp"
 #include "sluice/plan/make_plan.hpp"
 #include "sluice/plan/plan.hpp"
@@ -82,6 +83,7 @@ void bind_plan(py::module_& module) {
                made.choices.push_back(std::move(line));
            })
       .def_readonly("choices", &Plan::choices);
+  module.def("format_bytes", &format_bytes, py::arg("size_bytes"));
   module.def("require_rates", &plan::require_rates, py::arg("path"),
              py::call_guard<py::gil_scoped_release>());
   module.def(

@@ -6,15 +6,14 @@ import json
 
 import torch
 
+from ..._core import format_bytes
 from ..watched_loop import WatchedLoop
 
 __all__ = ["note_held_memory"]
-
-_GIBIBYTE = 1 << 30
 
 
 def note_held_memory(error: BaseException, loop: WatchedLoop, device: torch.device) -> None:
     """Python 3.10 has no notes."""
     if isinstance(error, torch.OutOfMemoryError) and hasattr(error, "add_note"):
         held = json.loads(loop.plan_json)["planned_bytes"]["device"]
-        error.add_note(f'Sluice holds {held / _GIBIBYTE:.2f} GiB of {device}; "device_bytes" in "sluice" limits it')
+        error.add_note(f'Sluice holds {format_bytes(held)} of {device}; "device_bytes" in "sluice" limits it')

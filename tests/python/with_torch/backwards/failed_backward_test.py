@@ -13,6 +13,7 @@ from small_models import config, engine_of
 from torch import nn
 
 import sluice
+from sluice._core import format_bytes
 
 Start = Callable[[nn.Module, dict[str, Any]], Any]
 STARTS: dict[str, Start] = {"offload": sluice.offload, "engine": engine_of}
@@ -74,8 +75,8 @@ def test_an_error_for_memory_says_what_sluice_holds(fails: str) -> None:
             engine(torch.ones(2, 8))
         else:
             engine.backward(engine(torch.ones(2, 8)).square().mean())
-    held = engine.report()["plan"]["planned_bytes"]["device"] / (1 << 30)
-    assert caught.value.__notes__ == [f'Sluice holds {held:.2f} GiB of {engine.device}; "device_bytes" in "sluice" limits it']
+    held = engine.report()["plan"]["planned_bytes"]["device"]
+    assert caught.value.__notes__ == [f'Sluice holds {format_bytes(held)} of {engine.device}; "device_bytes" in "sluice" limits it']
 
 
 class Gathering(nn.Module):
