@@ -44,8 +44,7 @@ TEST(IoError, SaysWhereHowMuchAndWhatToDo) {
 TEST(IoError, OfAFileTooLargeNamesTheLimit) {
   const auto text = [](rlim_t limit) {
     return test::run_in_child([limit] {
-      const rlimit size{limit, limit};
-      test::in_child_check(::setrlimit(RLIMIT_FSIZE, &size) == 0);
+      test::limit_resource(RLIMIT_FSIZE, limit);
       return std::string(IoError(EFBIG, "pwrite", "/data/a", 0, 4096, "as it is").what());
     });
   };

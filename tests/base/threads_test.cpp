@@ -52,8 +52,8 @@ TEST(CheckThreads, NamesALimitOnMemory) {
   const std::string said = test::run_in_child([] {
     // Room for what the process has, and for a few stacks.
     const rlim_t used_bytes = proc_bytes("/proc/self/status", "VmData");
-    const rlimit data{used_bytes + kMiB, used_bytes + kMiB};
-    test::in_child_check(used_bytes > 0 && ::setrlimit(RLIMIT_DATA, &data) == 0);
+    test::in_child_check(used_bytes > 0);
+    test::limit_resource(RLIMIT_DATA, used_bytes + kMiB);
     try {
       check_threads(100);
     } catch (const Error& error) {

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "captured_log.hpp"
-#include "file_limit.hpp"
 #include "file_text.hpp"
 #include "in_child.hpp"
 #include "sluice/base/error.hpp"
+#include "soft_limit.hpp"
 #include "temp_dir.hpp"
 #include "trace_events.hpp"
 

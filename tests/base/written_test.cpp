@@ -5,12 +5,10 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <csignal>
 #include <filesystem>
 #include <functional>
 #include <span>
@@ -21,6 +19,7 @@
 #include "in_child.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/fd.hpp"
+#include "soft_limit.hpp"
 #include "temp_dir.hpp"
 
 namespace sluice {
@@ -76,9 +75,7 @@ TEST(WriteAll, WritesFromThePositionOn) {
 TEST(WriteAll, WritesTheRestAfterAPart) {
   const test::TempDir directory;
   const std::string said = error_of(__NR_fsync, 0, [&] {
-    std::signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit{5, RLIM_INFINITY};
-    test::in_child_check(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    const test::FileLimit limit(5);
     write_all(open_new(directory.file("a")).get(), "12345678", "a/log");
   });
   EXPECT_TRUE(has(said, "errno " + std::to_string(EFBIG))) << said;

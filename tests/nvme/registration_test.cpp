@@ -2,7 +2,6 @@
 // and every registration is removed.
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <array>
 #include <vector>
@@ -164,10 +163,8 @@ TEST(Registration, WithTooLittleLockableMemoryGoesOnWithoutAndSaysWhy) {
   const test::TempDir dir;
   std::filesystem::permissions(dir.path(), std::filesystem::perms::all);
   const std::string said = run_in_child([&]() -> std::string {
-    const rlimit limit{64 * kKiB, 64 * kKiB};
-    if (::setrlimit(RLIMIT_MEMLOCK, &limit) != 0) return "setrlimit failed";
-    if (::setresgid(65534, 65534, 65534) != 0 || ::setresuid(65534, 65534, 65534) != 0)
-      return "cannot drop root";
+    test::limit_resource(RLIMIT_MEMLOCK, 64 * kKiB);
+    test::become_another_user();
     IoEngine engine(make_backend(BackendKind::io_uring, 4, 1).backend, {4096, 4});
     SwapFile file(dir.file("f"), OpenMode::create, DirectIo::automatic);
     TestBuffer buffer(kMiB);

@@ -170,8 +170,7 @@ constexpr const char* kMachinesUsers = "         0          0 4294967295";
 // In a child, where RLIMIT_MEMLOCK can be lowered for good.
 std::string lockable_in_child(const FakeSystem& system) {
   return test::run_in_child([&] {
-    const rlimit limit{64 * kKiB, 64 * kKiB};
-    test::in_child_check(::setrlimit(RLIMIT_MEMLOCK, &limit) == 0);
+    test::limit_resource(RLIMIT_MEMLOCK, 64 * kKiB);
     const std::uint64_t bytes = lockable_bytes(system.root());
     return bytes == offload::kUnlimited ? std::string("unlimited") : std::to_string(bytes);
   });

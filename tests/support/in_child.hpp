@@ -81,6 +81,12 @@ inline void deny(long system_call, int error_number, unsigned from = 0,
   in_child_check(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
 }
 
+// Sets the soft and the hard limit.
+inline void limit_resource(decltype(RLIMIT_FSIZE) resource, rlim_t value) {
+  const rlimit limit{value, value};
+  in_child_check(::setrlimit(resource, &limit) == 0);
+}
+
 // Takes the right to lock memory beyond RLIMIT_MEMLOCK from this process and the programs that it
 // executes, and sets that limit. The user stays root.
 inline void limit_locked_memory(rlim_t limit_bytes) {
@@ -91,8 +97,7 @@ inline void limit_locked_memory(rlim_t limit_bytes) {
   for (unsigned* set : {&sets[0].effective, &sets[0].permitted, &sets[0].inheritable})
     *set &= ~(1U << unsigned{CAP_IPC_LOCK});
   in_child_check(::syscall(SYS_capset, &header, sets) == 0);
-  const rlimit limit{limit_bytes, limit_bytes};
-  in_child_check(::setrlimit(RLIMIT_MEMLOCK, &limit) == 0);
+  limit_resource(RLIMIT_MEMLOCK, limit_bytes);
 }
 
 // Makes this process that of a user without other processes, who owns no file.
@@ -104,8 +109,7 @@ inline void become_another_user() {
 
 // Likewise; that user may have `limit` processes and threads.
 inline void limit_processes(rlim_t limit) {
-  const rlimit processes{limit, limit};
-  in_child_check(::setrlimit(RLIMIT_NPROC, &processes) == 0);
+  limit_resource(RLIMIT_NPROC, limit);
   become_another_user();
 }
 

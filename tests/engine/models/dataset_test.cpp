@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <atomic>
@@ -16,6 +15,7 @@
 #include "captured_log.hpp"
 #include "message_of.hpp"
 #include "sluice/base/error.hpp"
+#include "soft_limit.hpp"
 #include "temp_dir.hpp"
 
 namespace sluice::models {
@@ -195,16 +195,12 @@ TEST(Dataset, AFolderWithAnEntryThatMayHoldTokensIsRefusedByItsName) {
 TEST(Dataset, OfMoreFilesThanMayBeOpenSaysWhichLimitToRaise) {
   const test::TempDir dir;
   for (int i = 0; i < 40; ++i) write_bytes(dir, std::to_string(i) + ".txt", counting(20));
-  struct rlimit before {};
-  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
-  struct rlimit few = before;
-  few.rlim_cur = 30;
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
-  const std::string message = refusal(dir.path(), 4, 256);
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
-  EXPECT_THAT(message,
-              HasSubstr("A run keeps all its data files open, and this process may open 30 "
-                        "files: raise that limit (ulimit -n"));
+  {
+    const test::SoftLimit few(RLIMIT_NOFILE, 30);
+    EXPECT_THAT(refusal(dir.path(), 4, 256),
+                HasSubstr("A run keeps all its data files open, and this process may open 30 "
+                          "files: raise that limit (ulimit -n"));
+  }
   EXPECT_NO_THROW((void)Dataset(dir.path(), 4, 256));
 }
 

@@ -1,6 +1,5 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -10,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "in_child.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/file/proc.hpp"
@@ -69,9 +69,8 @@ constexpr std::uint64_t kLockLimit = 64 * kKiB;
 
 // For a child process: lets RLIMIT_MEMLOCK bite, which it does not for root.
 void obey_lock_limit() {
-  const rlimit limit{kLockLimit, kLockLimit};
-  if (::setrlimit(RLIMIT_MEMLOCK, &limit) != 0) std::_Exit(10);
-  if (::geteuid() == 0 && ::setuid(65534) != 0) std::_Exit(11);
+  ::sluice::test::limit_resource(RLIMIT_MEMLOCK, kLockLimit);
+  if (::geteuid() == 0) ::sluice::test::become_another_user();
 }
 
 // Runs in a child: prints the error of asking for too much on standard error.

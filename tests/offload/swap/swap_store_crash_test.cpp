@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 
 #include "nvme/faulty_backend.hpp"
 #include "sluice/offload/directory_lock.hpp"
+#include "soft_limit.hpp"
 #include "swap_test_support.hpp"
 
 namespace sluice::offload::test {
@@ -227,9 +227,7 @@ TEST(SwapStoreFaults, AManifestThatCannotBeWrittenLeavesTheOldOne) {
     update_all(*store, 2);
     // Files may not grow beyond 16 KiB from here on: the shard fits, the manifest is cut in the
     // middle.
-    std::signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit{16'384, RLIM_INFINITY};
-    if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return "setrlimit failed";
+    const ::sluice::test::FileLimit limit(16'384);
     try {
       store->commit(2, std::string(100'000, ' '));
       return "no error";

@@ -11,7 +11,7 @@
 
 #include "captured_log.hpp"
 #include "engine_support.hpp"
-#include "file_limit.hpp"
+#include "soft_limit.hpp"
 
 namespace sluice::test {
 namespace {

@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "captured_log.hpp"
-#include "file_limit.hpp"
 #include "sluice/base/error.hpp"
+#include "soft_limit.hpp"
 #include "train/device/hooked_course.hpp"
 
 namespace sluice::test {

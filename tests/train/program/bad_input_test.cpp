@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -60,8 +59,7 @@ TEST(BadInput, AReportThatFindsNoRoomLeavesNoDraft) {
   folder.set(setup);
   const auto limit_files = [] {
     in_child_check(::dup2(::open("/dev/null", O_WRONLY), STDOUT_FILENO) == STDOUT_FILENO);
-    const rlimit limit{1024, RLIM_INFINITY};  // enough for the line of a step
-    in_child_check(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    limit_resource(RLIMIT_FSIZE, 1024);  // enough for the line of a step
   };
   expect_refused(run_sluice(folder.arguments("report", 1), {}, limit_files), 4,
                  {folder.path("report/report.json.tmp"), "File too large"});

@@ -4,7 +4,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <exception>
 #include <filesystem>
@@ -13,6 +12,7 @@
 #include "saved/checkpoint.hpp"
 #include "saved/saved_state.hpp"
 #include "sluice/base/error.hpp"
+#include "soft_limit.hpp"
 #include "train/device/device_run.hpp"
 
 namespace sluice::train {
@@ -37,22 +37,6 @@ class SwapCommits : public test::DeviceRun {
   const plan::Plan plan_ =
       plan_of({.name = "nvme", .states = Home::nvme, .weights = Home::nvme}, false);
   RunResources resources_ = test::make_resources(plan_, SwapMode::create);
-};
-
-// While it lives, the process opens no further file.
-class NoFurtherFile {
- public:
-  NoFurtherFile() {
-    ::getrlimit(RLIMIT_NOFILE, &before_);
-    const rlimit none{0, before_.rlim_max};
-    ::setrlimit(RLIMIT_NOFILE, &none);
-  }
-  ~NoFurtherFile() { ::setrlimit(RLIMIT_NOFILE, &before_); }
-  NoFurtherFile(const NoFurtherFile&) = delete;
-  NoFurtherFile& operator=(const NoFurtherFile&) = delete;
-
- private:
-  rlimit before_{};
 };
 
 TEST_F(SwapCommits, ASwapDirectoryThatCannotBeReadIsNotSaidToBeGone) {
@@ -84,7 +68,7 @@ TEST_F(SwapCommits, ACommitInDoubtIsSaidToBeOneOfTwo) {
 TEST_F(SwapCommits, AreSyncedAfterErrorsOfStorageAlone) {
   commit_first();
   const auto said_after = [&](const auto& error, std::int64_t checkpoint_step) {
-    const NoFurtherFile limit;
+    const test::SoftLimit no_further_file(RLIMIT_NOFILE, 0);
     return what_may_be_lost(resources_, checkpoint_step, std::make_exception_ptr(error));
   };
   const IoError of_storage(EIO, "write", "/drive/states", 0, 0);

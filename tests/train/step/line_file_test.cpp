@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,12 +17,12 @@
 #include <memory>
 
 #include "captured_log.hpp"
-#include "file_limit.hpp"
 #include "file_text.hpp"
 #include "in_child.hpp"
 #include "record/step_lines.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/error_of.hpp"
+#include "soft_limit.hpp"
 #include "temp_dir.hpp"
 
 namespace sluice::train {
@@ -199,9 +198,8 @@ TEST_F(ResumedLines, AHalfCopyOfAKilledRunIsNotTaken) {
   write(before);
   const std::string said = test::run_in_child([&]() -> std::string {
     const test::CapturedLog log;
-    const rlimit limit{before.size() / 2, before.size() / 2};
     ::signal(SIGXFSZ, SIG_DFL);  // which kills
-    ::setrlimit(RLIMIT_FSIZE, &limit);
+    test::limit_resource(RLIMIT_FSIZE, before.size() / 2);
     StepLines(dir_.path(), {}, 8, 1);
     return "not killed";
   });

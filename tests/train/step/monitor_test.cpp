@@ -15,12 +15,12 @@
 #include <utility>
 
 #include "captured_log.hpp"
-#include "file_limit.hpp"
 #include "file_text.hpp"
 #include "in_child.hpp"
 #include "message_of.hpp"
 #include "record/step_lines.hpp"
 #include "sluice/base/error.hpp"
+#include "soft_limit.hpp"
 #include "temp_dir.hpp"
 
 namespace sluice::train {
