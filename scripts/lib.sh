@@ -38,6 +38,26 @@ explain_failure() {
   fail "$what failed; its log is $log."
 }
 
+# The folder of an interpreter's packages.
+site_packages() { "$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
+
+# A virtual environment of $python with these packages, made once: environment FOLDER PACKAGE... It sees the packages in the
+# folder $beside too, if that is set.
+environment() {
+  local folder="$1" log="$1.log" packages=("${@:2}")
+  local wanted="${packages[*]} $("$python" --version) ${beside:-}"
+  if [[ "$(cat "$folder/.packages" 2>/dev/null)" == "$wanted" ]]; then return; fi
+  rm -rf "$folder"
+  mkdir -p "$(dirname "$folder")"
+  "$python" -m venv "$folder" >"$log" 2>&1 || explain_failure "$log" "making the environment $folder"
+  if [[ -n "${beside:-}" ]]; then
+    echo "$beside" >"$(site_packages "$folder/bin/python")/beside.pth"
+  fi
+  "$folder/bin/python" -m pip install --disable-pip-version-check -q "${packages[@]}" >>"$log" 2>&1 ||
+    explain_failure "$log" "installing ${packages[*]}"
+  echo "$wanted" >"$folder/.packages"
+}
+
 # Compilers at once: one for each core, but none without 2 GiB of memory (a unit that includes LibTorch takes 1.5).
 build_jobs() {
   local cores memory_kib by_memory

@@ -17,24 +17,8 @@ elif [[ "${1:-}" == --short ]]; then
 fi
 results="$(mkdir -p "${1:-.cache/test-results}" && cd "${1:-.cache/test-results}" && pwd)"
 place="$repo/.cache/python"
-mkdir -p "$place"
 python=.venv/bin/python
 [[ -x "$python" ]] || fail "there is no $python; run scripts/setup.sh"
-
-# An environment with these packages: environment NAME PACKAGE... It sees the packages in the folder $beside, if that is set.
-environment() {
-  local name="$1" log="$place/$1.log" packages=("${@:2}")
-  local folder="$place/$name" wanted="${packages[*]} $("$python" --version) ${beside:-}"
-  if [[ "$(cat "$folder/.packages" 2>/dev/null)" == "$wanted" ]]; then return; fi
-  rm -rf "$folder"
-  "$python" -m venv "$folder" >"$log" 2>&1 || explain_failure "$log" "making the environment $name"
-  if [[ -n "${beside:-}" ]]; then
-    echo "$beside" >"$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beside.pth"
-  fi
-  "$folder/bin/python" -m pip install --disable-pip-version-check -q "${packages[@]}" >>"$log" 2>&1 ||
-    explain_failure "$log" "installing ${packages[*]}"
-  echo "$wanted" >"$folder/.packages"
-}
 
 build_wheel() {
   local log="$place/wheel.log"
@@ -65,16 +49,16 @@ run_pytest() {
 mapfile -t build_packages < <(sed -n 's/^requires = \[\(.*\)\]$/\1/p' pyproject.toml | tr -d '" ' | tr ',' '\n')
 mapfile -t test_packages <tests/python/requirements.txt
 mapfile -t hf_packages <tests/python/with_hf/requirements.txt
-torch="$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
-environment build "${build_packages[@]}"
+torch="$(site_packages "$python")"
+environment "$place/build" "${build_packages[@]}"
 if [[ "$only_wheel" == yes ]]; then
   build_wheel
   exit
 fi
-environment test "${test_packages[@]}"
+environment "$place/test" "${test_packages[@]}"
 names=(test)
 if [[ "$short" == no ]]; then
-  beside="$torch" environment hf "${hf_packages[@]}"
+  beside="$torch" environment "$place/hf" "${hf_packages[@]}"
   names+=(hf)
 fi
 build_wheel
