@@ -73,6 +73,15 @@ TEST(UnitLayout, RanksAndWorldsThatDoNotExistAreRefused) {
   EXPECT_THROW(finish_layout(unfinished, 0), InvalidArgument);
 }
 
+// The flat buffer of 2048 elements divides by 2, but the shards would not be whole pages.
+TEST(UnitLayout, ALayoutForAnotherNumberOfRanksIsRefused) {
+  EXPECT_THROW(shard_range(example(1), 0, 2), InvalidArgument);
+  EXPECT_THROW(shard_count(example(3), 2), InvalidArgument);
+  UnitLayout unfinished;
+  add_param(unfinished, "weight", {64});
+  EXPECT_THROW(shard_count(unfinished, 1), InvalidArgument);
+}
+
 TEST(UnitLayout, ShapesThatAreEmptyOrTooLargeAreRefused) {
   UnitLayout layout;
   EXPECT_THROW(add_param(layout, "empty", {4, 0}), InvalidArgument);

@@ -37,7 +37,7 @@ ShardRange shard_range(const UnitLayout& layout, int rank, int world_size) {
   SLUICE_CHECK(world_size >= 1 && rank >= 0 && rank < world_size,
                "rank " + std::to_string(rank) + " of " + std::to_string(world_size));
   const auto ranks = static_cast<std::uint64_t>(world_size);
-  SLUICE_CHECK(layout.flat_count % ranks == 0,
+  SLUICE_CHECK(layout.flat_count % (ranks * kShardAlignment) == 0,
                "unit " + layout.name + " was laid out for another number of ranks than " +
                    std::to_string(world_size));
   const std::uint64_t count = layout.flat_count / ranks;

@@ -58,7 +58,8 @@ struct ShardRange {
 // Those of the parameter among elements [begin, begin + count). A count of 0: there are none.
 ShardRange part_in(const ParamLayout& param, std::uint64_t begin, std::uint64_t count);
 // Those that `rank` owns. Throws InvalidArgument for a rank outside 0 to world_size - 1, and for a
-// layout that was finished for another number of ranks.
+// layout that does not split into `world_size` shards of whole kShardAlignment elements: it was not
+// finished, or for another number of ranks.
 ShardRange shard_range(const UnitLayout& layout, int rank, int world_size);
 // Elements of each rank's shard. Throws as shard_range().
 std::uint64_t shard_count(const UnitLayout& layout, int world_size);
