@@ -182,7 +182,11 @@ TEST(PairedRanks, NeedOneOnTheDeviceAndEqualRanks) {
 }
 
 TEST(DeviceRanks, RefuseToBeMadeOfNothing) {
-  EXPECT_THROW(make_staged_communicator(nullptr, {}), InvalidArgument);
+  const auto device = offload::make_host_device({});
+  offload::MemoryPool pool(offload::Tier::host, offload::kUnlimited, offload::make_host_source());
+  EXPECT_THROW(make_staged_communicator(nullptr, {device.get(), &pool}), InvalidArgument);
+  EXPECT_THROW(make_staged_communicator(make_single_rank(), {nullptr, &pool}), InvalidArgument);
+  EXPECT_THROW(make_staged_communicator(make_single_rank(), {device.get()}), InvalidArgument);
   EXPECT_THROW(make_paired_communicator(nullptr, make_single_rank()), InvalidArgument);
   EXPECT_THROW(make_paired_communicator(make_single_rank(), nullptr), InvalidArgument);
 }

@@ -248,6 +248,8 @@ std::vector<Ticket> StagedCommunicator::begin_in(const Part& part, std::span<std
 std::unique_ptr<Communicator> make_staged_communicator(std::unique_ptr<Communicator> host,
                                                        const StagingOptions& options) {
   SLUICE_CHECK(host != nullptr, "a staged communicator needs one of host memory");
+  SLUICE_CHECK(options.device != nullptr, "a staged communicator needs a device");
+  SLUICE_CHECK(options.memory != nullptr, "a staged communicator needs a pool of host memory");
   return std::make_unique<StagedCommunicator>(std::move(host), options);
 }
 

@@ -26,8 +26,9 @@ struct StagingOptions {
 
 // Calls on device memory go through host memory and `host`: they have its order of sums, and so the
 // same bits as calls on host memory. A mistake in one rank's call ends that rank's call only: the
-// others wait until it makes its next call or aborts. Throws OutOfMemory; InvalidArgument when
-// `size_bytes` has no room for 128 bytes of each rank and of one more.
+// others wait until it makes its next call or aborts. Throws OutOfMemory; InvalidArgument without
+// `host`, a device or a pool, and when `size_bytes` has no room for 128 bytes of each rank and of
+// one more.
 std::unique_ptr<Communicator> make_staged_communicator(std::unique_ptr<Communicator> host,
                                                        const StagingOptions& options);
 
