@@ -2,6 +2,7 @@
 
 #include "sluice/zero/sharded_unit.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <functional>
 #include <thread>
 
+#include "message_of.hpp"
 #include "rank_numbers.hpp"
 #include "rank_units.hpp"
 #include "sluice/base/error.hpp"
@@ -18,11 +20,13 @@ namespace sluice::zero {
 namespace {
 
 using offload::Tier;
+using sluice::test::message_of;
 using test::floats;
 using test::layout_of;
 using test::Rank;
 using test::set_zero;
 using test::single;
+using testing::HasSubstr;
 
 // So large that the copy to the device is still under way when a gather that does not wait for it
 // ends.
@@ -140,6 +144,19 @@ TEST(ShardedUnit, GradientsGoHomeAndAreContinuedFromThere) {
     EXPECT_EQ(unit->gradient_state(), GradientState::none);
     EXPECT_THROW(unit->consume_gradients(), InvalidArgument);
   }
+}
+
+TEST(ShardedUnit, ACallInAWrongStateNamesTheStates) {
+  const UnitLayout layout = layout_of("u", 100, 1);
+  Rank rank = single();
+  const auto unit = rank.unit(layout);
+  double stall = 0;
+  unit->finish_reduce(stall);  // nothing is reduced
+  EXPECT_TRUE(unit->reduce_done());
+  EXPECT_THAT(message_of<InvalidArgument>([&] { unit->consume_gradients(); }),
+              HasSubstr("unit u: its gradients are in state none, this call needs state waiting"));
+  EXPECT_THAT(message_of<InvalidArgument>([&] { unit->restore_accumulated(stall); }),
+              HasSubstr("this call needs state accumulating"));
 }
 
 TEST(ShardedUnit, AbandonedGradientsAreGoneWhereverTheyWere) {
@@ -267,6 +284,14 @@ TEST(ShardedUnit, AGatherIsBegunBeforeTheOneBeforeItEnds) {
   calls.ends[1].complete(std::make_exception_ptr(Error("rank 1 has left")));
   EXPECT_THROW(second->finish_gather(stall), Error);
   EXPECT_EQ(second->weight_state(), WeightState::sharded);
+}
+
+TEST(ShardedUnit, OfSeveralRanksNeedsAnArrivalWorker) {
+  const UnitLayout layout = layout_of("u", 1000, 2);
+  Rank rank(make_single_rank(), std::make_unique<HeldCalls>());
+  rank.context.arrival_worker = nullptr;
+  EXPECT_THAT(message_of<InvalidArgument>([&] { rank.unit(layout); }),
+              HasSubstr("unit u: gathers of several ranks need an arrival worker"));
 }
 
 TEST(ShardedUnit, DividesTheGradientsOfAllPartsOnce) {

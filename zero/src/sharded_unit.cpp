@@ -1,6 +1,7 @@
 #include "sluice/zero/sharded_unit.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <exception>
 #include <span>
@@ -13,6 +14,18 @@
 namespace sluice::zero {
 
 namespace {
+
+// The names of states, in the order of the enums.
+constexpr std::array kWeightStates = {"sharded", "gathering", "gathered"};
+constexpr std::array kGradientStates = {"none", "accumulating", "reducing", "waiting"};
+
+template <typename State, typename Names>
+void check_state(const UnitLayout& layout, const char* what, State state, State needed,
+                 const Names& names) {
+  const auto name = [&](State of) { return names.at(static_cast<std::size_t>(of)); };
+  SLUICE_CHECK(state == needed, "unit " + layout.name + ": its " + what + " are in state " +
+                                    name(state) + ", this call needs state " + name(needed));
+}
 
 bool used_in_place(const offload::TieredBytes& home, const UnitContext& context) {
   if (context.communicator->world_size() > 1) return false;
@@ -48,6 +61,8 @@ ShardedUnit::ShardedUnit(const UnitLayout& layout, const UnitContext& context,
   }
   check_home(weights_home_, context_.dtype);
   if (gradients_home_.size_bytes() > 0) check_home(gradients_home_, gradient_dtype());
+  SLUICE_CHECK(context.arrival_worker != nullptr || context.gather_communicator->world_size() == 1,
+               "unit " + layout.name + ": gathers of several ranks need an arrival worker");
 }
 
 void ShardedUnit::check_home(const offload::TieredBytes& home, DType dtype) const {
@@ -72,18 +87,12 @@ std::size_t ShardedUnit::full_gradient_bytes() const {
 }
 
 void ShardedUnit::transition(WeightState from, WeightState to) {
-  SLUICE_CHECK(weight_state_ == from, "unit " + layout_.name + ": weights are in state " +
-                                          std::to_string(static_cast<int>(weight_state_)) +
-                                          ", this call needs state " +
-                                          std::to_string(static_cast<int>(from)));
+  check_state(layout_, "weights", weight_state_, from, kWeightStates);
   weight_state_ = to;
 }
 
 void ShardedUnit::transition(GradientState from, GradientState to) {
-  SLUICE_CHECK(gradient_state_ == from, "unit " + layout_.name + ": gradients are in state " +
-                                            std::to_string(static_cast<int>(gradient_state_)) +
-                                            ", this call needs state " +
-                                            std::to_string(static_cast<int>(from)));
+  check_state(layout_, "gradients", gradient_state_, from, kGradientStates);
   gradient_state_ = to;
 }
 
@@ -254,6 +263,7 @@ offload::DeviceSpan ShardedUnit::begin_accumulate() {
 }
 
 void ShardedUnit::restore_accumulated(double& stall_seconds) {
+  check_state(layout_, "gradients", gradient_state_, GradientState::accumulating, kGradientStates);
   // Only this rank's shard comes back. In its place the other ranks start from zero, so the next
   // reduction adds the new gradients to the sum so far.
   if (waited_ == Waited::at_home && accumulated_) {

@@ -29,18 +29,20 @@
 
 namespace sluice::zero {
 
+// release is legal in every state.
 enum class WeightState {
   sharded,    // the shard is at its home; nothing is gathered. Legal: begin_gather, finish_gather.
-  gathering,  // a device buffer is allocated and being filled. Legal: finish_gather, release.
-  gathered,   // all weights are on the device. Legal: weights, release, finish_gather.
+  gathering,  // a device buffer is allocated and being filled. Legal: finish_gather.
+  gathered,   // all weights are on the device. Legal: weights, finish_gather.
 };
 
+// finish_reduce, reduce_done and abandon_gradients are legal in every state.
 enum class GradientState {
   none,          // no bytes, or the bytes at home have been consumed. Legal: begin_accumulate.
   accumulating,  // the full flat gradient is on the device. Legal: gradients, gradient_shard,
                  // restore_accumulated, lend_gradients_home, begin_reduce_home.
   reducing,      // the gradients are summed over the ranks, then this rank's shard goes home. The
-                 // device buffer still exists. Legal: finish_reduce, reduce_done.
+                 // device buffer still exists. finish_reduce ends this state.
   waiting,       // the shard is at home. Legal: begin_accumulate (adds to it), consume_gradients.
 };
 
@@ -81,7 +83,7 @@ struct UnitContext {
   Worker* reduce_worker = nullptr;
   TraceRow reductions{};  // one entry per reduction, without its way home
   // Waits for the gathers of several ranks, in order, while the gather worker begins the next ones.
-  Worker* arrival_worker = nullptr;  // one rank needs none
+  Worker* arrival_worker = nullptr;  // null: one rank
   // Other than plain only on a device whose memory the host can address.
   SumFormat sums{};
   Executor* executor = nullptr;  // shares conversions of large gradients; null: none
@@ -101,9 +103,10 @@ enum class WeightsHome {
 class ShardedUnit {
  public:
   // The layout and the context outlive the unit. Throws InvalidArgument for a home that is too
-  // small. `weights_home` and `gradients_home` hold this rank's shard of the layout, in the
-  // context's data types. With WeightsHome::whole, `weights_home` is device memory for the whole
-  // layout. If `gradients_home` is empty, lend_gradients_home() gives one later.
+  // small, and for several ranks without an arrival worker. `weights_home` and `gradients_home`
+  // hold this rank's shard of the layout, in the context's data types. With WeightsHome::whole,
+  // `weights_home` is device memory for the whole layout. If `gradients_home` is empty,
+  // lend_gradients_home() gives one later.
   ShardedUnit(const UnitLayout& layout, const UnitContext& context,
               offload::TieredBytes weights_home, offload::TieredBytes gradients_home,
               WeightsHome kept = WeightsHome::shard);
@@ -140,7 +143,7 @@ class ShardedUnit {
   void finish_gather(GatherStall& stall);
   // The full weights on the device; valid until release().
   offload::DeviceSpan weights() const;
-  // Drops the gathered copy. Throws nothing.
+  // Drops the gathered copy, if there is one. Throws nothing.
   void release();
 
   // Allocates the flat gradient buffer of the device now, and keeps it: every begin_accumulate()
@@ -166,8 +169,8 @@ class ShardedUnit {
   using Reduced = std::function<void(offload::DeviceSpan shard)>;
   void begin_reduce_home(Reduced reduced = {});
   // Blocks until the shard is at home, and frees the device buffer. Adds the wait to
-  // `stall_seconds`. After an error the gradients are lost: every call throws it again, until
-  // abandon_gradients().
+  // `stall_seconds`. Does nothing while nothing is reduced. After an error the gradients are lost:
+  // every call throws it again, until abandon_gradients().
   void finish_reduce(double& stall_seconds);
   // Whether finish_reduce() would return without blocking.
   bool reduce_done() const;
