@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <thread>
@@ -324,6 +325,34 @@ TEST_P(IoEngineTest, AListMovesItsRangesWithOneTicket) {
   const std::uint64_t requests = engine.counters().requests;
   EXPECT_THROW(engine.begin_reads(file, reads), InvalidArgument);
   EXPECT_EQ(engine.counters().requests, requests);
+}
+
+// A write of a part of a block writes the whole block, so the other part would be the old one.
+TEST_P(IoEngineTest, AListOfWritesThatShareABlockIsRefused) {
+  const SwapFile file = open("f");
+  IoEngine engine(backend(), {kBlock, 8});
+  const std::vector<std::byte> bytes = random_bytes(2 * kBlock, 1);
+  const std::span<const std::byte> all(bytes);
+  const WriteRange first{0, all.first(1000)};
+  const WriteRange empty{500, {}};
+  const WriteRange second{1000, all.subspan(1000, kBlock)};
+  const std::vector<std::vector<WriteRange>> lists = {{first, empty, second}, {second, first}};
+  for (const std::vector<WriteRange>& list : lists) {
+    if (file.offset_alignment() > 1) {
+      EXPECT_THAT(
+          message_of<InvalidArgument>([&] { engine.begin_writes(file, list); }),
+          HasSubstr("a write of 1000 bytes at offset 0 and one at offset 1000 share a block"));
+      EXPECT_EQ(engine.counters().requests, 0U);
+      continue;
+    }
+    engine.begin_writes(file, list).finish();
+    std::vector<std::byte> read(1000 + kBlock);
+    engine.begin_read(file, 0, read).finish();
+    EXPECT_TRUE(std::ranges::equal(read, all.first(read.size())));
+  }
+  const std::vector<WriteRange> apart = {
+      {kBlock, all.first(kBlock)}, {0, all.first(kBlock)}, {2 * kBlock + 7, all.first(9)}};
+  engine.begin_writes(file, apart).finish();
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, IoEngineTest, ::testing::ValuesIn(backend_cases()),

@@ -1,9 +1,12 @@
 #include "engine/drive_queue.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <string>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
@@ -32,6 +35,31 @@ IoEngineOptions checked_options(const IoBackend* backend, IoEngineOptions option
                "could begin");
   options.depth = std::min(options.depth, backend->depth());
   return options;
+}
+
+// A block that a range covers partly is read, changed and written back: no other range may have
+// bytes of it. Ranges of whole blocks are left alone.
+void check_apart(const SwapFile& file, std::span<const WriteRange> ranges) {
+  const std::uint64_t block_bytes = file.offset_alignment();
+  const auto is_whole = [&](const WriteRange& range) {
+    return range.offset_bytes % block_bytes == 0 && range.data.size() % block_bytes == 0;
+  };
+  if (ranges.size() < 2 || std::ranges::all_of(ranges, is_whole)) return;
+  std::vector<WriteRange> sorted;
+  std::ranges::copy_if(ranges, std::back_inserter(sorted),
+                       [](const WriteRange& range) { return !range.data.empty(); });
+  if (!std::ranges::is_sorted(sorted, {}, &WriteRange::offset_bytes))
+    std::ranges::sort(sorted, {}, &WriteRange::offset_bytes);
+  for (std::size_t i = 1; i < sorted.size(); ++i) {
+    const WriteRange& one = sorted[i - 1];
+    const WriteRange& next = sorted[i];
+    SLUICE_CHECK(align_down(next.offset_bytes, block_bytes) >= one.offset_bytes + one.data.size(),
+                 file.path() + ": a write of " + std::to_string(one.data.size()) +
+                     " bytes at offset " + std::to_string(one.offset_bytes) +
+                     " and one at offset " + std::to_string(next.offset_bytes) +
+                     " share a block of " + std::to_string(block_bytes) +
+                     " bytes: make them one range, or begin one when the other has ended");
+  }
 }
 
 }  // namespace
@@ -94,6 +122,7 @@ Ticket DriveQueue::begin_all(IoOp op, const SwapFile& file, std::span<const Rang
     check_range(file, range.offset_bytes, range.data.size());
     count += range.data.empty() ? 0 : 1;
   }
+  if constexpr (std::is_same_v<Range, WriteRange>) check_apart(file, ranges);
   if (count == 0) return Ticket();
   TicketSource source;
   MutexLock lock(mutex_);

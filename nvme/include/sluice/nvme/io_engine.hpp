@@ -97,7 +97,8 @@ class IoEngine {
   // Like begin_read() and begin_write(), for several ranges with one ticket; much cheaper when the
   // ranges are many and small. The ticket ends when all ranges have ended, with the error of the
   // first range that failed. `ranges` itself need not outlive the call. Throw before any range is
-  // begun.
+  // begun. Where a range covers a block partly, no two ranges of begin_writes() may share a block,
+  // else it throws InvalidArgument. Ranges of whole blocks are not checked.
   Ticket begin_reads(const SwapFile& file, std::span<const ReadRange> ranges);
   Ticket begin_writes(const SwapFile& file, std::span<const WriteRange> ranges);
 
