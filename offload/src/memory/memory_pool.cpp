@@ -13,6 +13,8 @@ namespace sluice::offload {
 
 namespace {
 constexpr std::uint64_t kLineBytes = 64;  // a cache line, and the widest vector
+// More than any memory has; what is not larger can be rounded up.
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 63U;
 }  // namespace
 
 std::uint64_t pool_bytes(std::uint64_t size_bytes) {
@@ -55,6 +57,11 @@ Buffer MemoryPool::allocate(std::size_t size_bytes, const std::string& what_for)
 }
 
 void* MemoryPool::allocate_raw(std::size_t size_bytes, const char* what_for) {
+  if (size_bytes > kMostBytes) {
+    const PoolUsage now = usage();
+    throw OutOfMemory(std::string(name_of(tier_)), size_bytes,
+                      std::min(now.limit_bytes - now.live_bytes, kMostBytes), what_for);
+  }
   const std::uint64_t asked_bytes = pool_bytes(size_bytes);
   if (asked_bytes == 0) return nullptr;
   while (make_room_) {

@@ -49,6 +49,23 @@ TEST(HostSource, ReportsThatTheSystemHasNoMore) {
   EXPECT_THROW(pool.allocate(kBeyondTheAddressSpace, "far too much"), OutOfMemory);
 }
 
+TEST(HostSource, SizesThatCannotBeRoundedUpAreOutOfMemoryToo) {
+  for (const std::uint64_t limit : {kUnlimited, kMiB}) {
+    MemoryPool pool(Tier::host, limit, make_host_source());
+    for (const std::uint64_t size : {1ULL << 63U, (1ULL << 63U) + 1, ~0ULL - 4094, ~0ULL}) {
+      try {
+        pool.allocate(size, "far too much");
+        ADD_FAILURE() << size;
+      } catch (const OutOfMemory& error) {
+        EXPECT_EQ(error.requested_bytes(), size);
+        EXPECT_LT(error.available_bytes(), size);
+        EXPECT_THAT(error.what(), ::testing::HasSubstr("far too much"));
+      }
+    }
+    EXPECT_EQ(pool.usage().live_bytes, 0U);
+  }
+}
+
 TEST(PinnedSource, LocksWhatItGivesOut) {
   MemoryPool pool(Tier::pinned, kUnlimited, make_pinned_source());
   const std::uint64_t before = process_bytes("VmLck");
