@@ -65,7 +65,6 @@ StoredShard stored_shard(const ManifestShard& shard, std::uint64_t file_offset_b
 struct FoundStore {
   FoundStore(const std::string& directory, std::optional<std::uint64_t> digest)
       : lock(directory, DirectoryLock::Mode::shared) {
-    check_is_no_further_part(directory);
     manifest = require_manifest(directory, digest);
     const Stripe stripe = stripe_to_read(directory, manifest);
     warn_if_moved(stripe);

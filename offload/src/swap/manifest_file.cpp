@@ -13,6 +13,7 @@
 #include "sluice/base/written.hpp"
 #include "swap/manifest.hpp"
 #include "swap/store_files.hpp"
+#include "swap/stripe.hpp"
 
 namespace sluice::offload {
 namespace {
@@ -42,6 +43,7 @@ std::string path_of_manifest(const std::string& directory, std::uint64_t digest)
     const std::optional<std::string> text = read_text_file(path);
     if (text && digest_of(*text) == digest) return path;
   }
+  check_is_no_further_part(directory);
   throw StorageError(directory,
                      "does not hold this rank's part of the step that is committed on all ranks: "
                      "it was changed, or is from another run. Restore it from a copy, or " +
@@ -71,6 +73,7 @@ bool begins_as_manifest(const std::string& path) {
 Manifest require_manifest(const std::string& directory, std::optional<std::uint64_t> digest) {
   std::optional<Manifest> manifest = load_manifest(directory, digest);
   if (!manifest) {
+    check_is_no_further_part(directory);
     throw StorageError(directory,
                        "holds no committed run: nothing was committed there, or its run with "
                        "durability none did not end in an orderly way; start it anew");

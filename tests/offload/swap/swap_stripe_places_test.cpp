@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <functional>
 #include <string>
 
 #include "captured_log.hpp"
@@ -101,6 +102,25 @@ TEST_F(SwapStripePlaces, AWrongOrderIsAnsweredWithTheRightOne) {
                               ", " + at("b") + ", " + at("c")));
   fs::rename(at("b"), at("d"));
   EXPECT_THAT(refused(at("c")), HasSubstr("name that directory first"));
+}
+
+TEST_F(SwapStripePlaces, WhoReadsAFurtherDirectoryIsToldTheOrder) {
+  const std::uint64_t digest = SwapStore::committed_digest(at("a"));
+  const auto expect_refused = [&](const std::function<void()>& body) {
+    EXPECT_THAT(message_of<StorageError>(body),
+                HasSubstr("has part 2 of 3 of the run in " + at("a") +
+                          ": name the directories in the order " + at("a") + ", " + at("b")));
+  };
+  const auto open = [&](const SwapPlace& place) {
+    SwapStore::open(place, *engine_, Durability::process, nvme::DirectIo::automatic);
+  };
+  expect_refused([&] { open({{at("b"), at("a"), at("c")}, {}}); });
+  expect_refused([&] { open(at("b")); });
+  expect_refused([&] { SwapStore::open_read_only(at("b"), *engine_); });
+  expect_refused([&] { SwapStore::open_read_only(at("b"), *engine_, digest); });
+  expect_refused([&] { SwapStore::read_committed(at("b")); });
+  expect_refused([&] { SwapStore::committed_digest(at("b")); });
+  expect_refused([&] { verify_all(at("b")); });
 }
 
 // Its labels name the parts of the original, which may be whole where the copy's are not.
