@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "numa.hpp"
+#include "sluice/base/error.hpp"
 
 namespace sluice {
 
@@ -46,6 +47,7 @@ PieceQueue::~PieceQueue() {
 }
 
 void PieceQueue::add(PieceLoop loop) {
+  SLUICE_CHECK(loop.count > 0, "a loop without pieces");
   const auto active = std::make_shared<Active>();
   active->untaken = active->left = loop.count;
   if (numa_.nodes() > 1 && loop.memory_of) {
@@ -62,7 +64,6 @@ void PieceQueue::add(PieceLoop loop) {
     }
   }
   active->loop = std::move(loop);
-  assert(active->left > 0);
   MutexLock lock(mutex_);
   waiting_.emplace(active->loop.priority, active);  // throws before its pieces count
   pieces_ += active->left;

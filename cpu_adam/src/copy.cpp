@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <string>
 
 #include "sluice/base/error.hpp"
 
@@ -16,7 +17,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 // For the instruction set that the program was built for: memory bounds the copy, not the width of
 // its vectors.
 void copy_past_caches(std::span<std::byte> to, std::span<const std::byte> from) {
-  SLUICE_CHECK(to.size() == from.size(), "a copy of different sizes");
+  SLUICE_CHECK(to.size() == from.size(), "a copy of " + std::to_string(from.size()) +
+                                             " bytes to a place of " + std::to_string(to.size()));
   if (to.empty()) return;
   const hn::ScalableTag<std::uint8_t> d;
   const std::size_t vector = hn::Lanes(d);

@@ -15,6 +15,7 @@
 #include "executors.hpp"
 #include "fake_numa.hpp"
 #include "message_of.hpp"
+#include "sluice/base/error.hpp"
 
 namespace sluice {
 namespace {
@@ -125,6 +126,13 @@ TEST(PieceQueue, TakesTheLowestPriorityFirst) {
   }
   EXPECT_EQ(order, (Order{"c0", "a0", "a1", "a ended", "c1", "c ended", "e0", "e1", "e ended", "f0",
                           "f1", "f ended"}));
+}
+
+TEST(PieceQueue, RefusesALoopWithoutPieces) {
+  const auto executor = make_executor(1);
+  PieceQueue queue(*executor);
+  EXPECT_THROW(queue.add({.body = [](std::size_t) {}}), InvalidArgument);
+  EXPECT_TRUE(queue.empty());
 }
 
 TEST(PieceQueue, NoThreadWaitsAtTheEndOfALoop) {

@@ -2,12 +2,14 @@
 
 #include "sluice/cpu_adam/copy.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstddef>
 #include <span>
 #include <vector>
 
+#include "message_of.hpp"
 #include "sluice/base/error.hpp"
 
 namespace sluice::cpu_adam {
@@ -35,8 +37,10 @@ TEST(CopyPastCaches, TakesNoMemoryAtAll) {
 
 TEST(CopyPastCaches, RefusesUnequalSizes) {
   std::vector<std::byte> bytes(8);
-  EXPECT_THROW(copy_past_caches(std::span(bytes).first(4), std::span<const std::byte>()),
-               InvalidArgument);
+  EXPECT_THAT(test::message_of<InvalidArgument>([&] {
+                copy_past_caches(std::span(bytes).first(4), std::span<const std::byte>(bytes));
+              }),
+              ::testing::HasSubstr("a copy of 8 bytes to a place of 4"));
 }
 
 }  // namespace

@@ -49,7 +49,8 @@ class PieceQueue {
   PieceQueue(const PieceQueue&) = delete;
   PieceQueue& operator=(const PieceQueue&) = delete;
 
-  // Adds a loop. Its pieces run in this or the next run(). Does not block.
+  // Adds a loop. Its pieces run in this or the next run(). Does not block. Throws InvalidArgument
+  // for a count of 0.
   void add(PieceLoop loop);
   // Whether no piece waits for a thread.
   bool empty() const;
