@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 from conftest import small_file_system
-from sluice._data.documents import sources
+from sluice._data.documents import BLOCK_BYTES, documents, sources
 from sluice._data.failure import Failure
 from tokenizing import run, tokens
 
@@ -175,3 +176,40 @@ def test_documents_without_text_are_counted(tokenizer: Path, tmp_path: Path) -> 
     assert "\n3 documents without text were left out\n" in result.stdout
     result = run("empty.txt", "empty.txt", *options, cwd=tmp_path)
     assert result.stderr == "sluice data: x.bin: no token: of 2 documents none has text\n"
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.txt.gz", "a.jsonl.gz"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (-5, "ends at byte {}: another program has cut it short while it was in use; restore it"),
+        (5, "goes on behind byte {}: another program has written to it while it was in use; wait until it is whole"),
+    ],
+)
+def test_an_input_that_another_program_changes_meanwhile_is_an_error(name: str, change: int, message: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    data = 2 * (json.dumps({"text": os.urandom(2 * BLOCK_BYTES).hex()}) + "\n").encode()
+    path.write_bytes(gzip.compress(data, compresslevel=1) if name.endswith(".gz") else data)
+    size = path.stat().st_size
+    parts = (part for document in documents(path, "text", lambda _: None) for part in document)
+    next(parts)
+    os.truncate(path, size + change)
+    with pytest.raises(Failure) as failed:
+        list(parts)
+    end = f"{min(size, size + change):,}"
+    assert (str(failed.value), failed.value.exit_code) == (f"{path}: {message.format(end)}", 2)
+
+
+def test_what_is_left_of_a_file_on_standard_input_is_whole(tokenizer: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("alpha\nbeta\n")
+    with open(tmp_path / "a.txt", "rb") as file:
+        os.lseek(file.fileno(), len("alpha\n"), os.SEEK_SET)
+        result = run("-", "--tokenizer", tokenizer, "--out", "x.bin", "--json", cwd=tmp_path, stdin=file)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["input_bytes"] == len("beta\n")
+
+
+def test_a_file_of_a_file_system_without_sizes_is_read() -> None:
+    path = Path("/proc/self/status")
+    assert path.stat().st_size == 0
+    assert "".join(next(documents(path, "text", lambda _: None))).startswith("Name:")

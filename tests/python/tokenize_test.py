@@ -136,6 +136,7 @@ def test_the_program_trains_on_the_tokens(program: Any, config_file: Path, tmp_p
         (["empty.txt"], "out.bin: no token: of 1 documents none has text"),
         (["wrong.jsonl"], "wrong.jsonl:2: no text in 'text' (the line has keys 'content'): --json-key names the key"),
         (["torn.jsonl"], "torn.jsonl:1: no JSON: "),
+        (["array.jsonl"], "array.jsonl:1: an array, not an object with the key 'text': remove the line"),
         (["torn.txt.gz"], "torn.txt.gz: no whole gzip file: "),
         (["good.txt", "--out", "out.tokens"], "out.tokens: token files end in .bin (16-bit tokens) or .u32 (32-bit tokens)"),
         (["good.txt", "--out", "there.bin"], "there.bin: the file is there already: --force replaces it"),
@@ -150,6 +151,7 @@ def test_mistakes_are_one_line(arguments: list[str], message: str, tokenizer: Pa
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "wrong.jsonl").write_text('{"text": "a"}\n{"content": "b"}\n')
     (tmp_path / "torn.jsonl").write_text('{"text": ')
+    (tmp_path / "array.jsonl").write_text('["a"]\n')
     (tmp_path / "torn.txt.gz").write_bytes(gzip.compress(b"alpha " * 1000)[:40])
     (tmp_path / "there.bin").write_bytes(b"kept")
     given = [*arguments]
@@ -210,7 +212,13 @@ def test_with_json_an_interruption_is_an_object_too(tokenizer: Path, tmp_path: P
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [(r'{"text": "\ud800"}', "half of a surrogate pair, '\\ud800', is no character"), ("[" * 100_000, "nested too deeply")],
+    [
+        (r'{"text": "\ud800"}', "half of a surrogate pair, '\\ud800', is no character"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"text": null}', "the value of 'text' is null, not a string: remove the line, or name another key with --json-key"),
+        ('{"text": 5}', "the value of 'text' is a number, not a string: "),
+        ('{"text": ["a"]}', "the value of 'text' is an array, not a string: "),
+    ],
 )
 def test_a_line_that_is_no_text_is_named(text: str, message: str, tokenizer: Path, tmp_path: Path) -> None:
     source = tmp_path / "a.jsonl"
@@ -219,6 +227,12 @@ def test_a_line_that_is_no_text_is_named(text: str, message: str, tokenizer: Pat
     assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
     assert f"{source}:2: " in result.stderr and message in result.stderr
     assert json.loads(result.stdout)["exit_code"] == 2
+
+
+def test_a_long_number_beside_the_text_is_no_mistake(tokenizer: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "v": ' + "9" * 10_000 + "}\n")
+    result = run("a.jsonl", "--tokenizer", tokenizer, "--out", "a.bin", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
 
 
 def test_an_input_is_not_replaced(tokenizer: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import gzip
 import json
 import os
+import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +21,8 @@ ENDINGS = (".txt", ".md", ".jsonl", ".txt.gz", ".md.gz", ".jsonl.gz")
 STDIN = Path("-")
 
 Read = Callable[[int], None]  # is told how many bytes of an input were read
+
+_KINDS = {dict: "an object", list: "an array", str: "a string", float: "a number", bool: "a truth value", type(None): "null"}
 
 
 def sources(inputs: Iterable[str]) -> list[Path]:
@@ -101,19 +104,36 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 class _Counted:
-    """A binary file that tells how much of it was read."""
+    """A binary file that tells how much of it was read. A regular one raises Failure where its size was another at first."""
 
-    def __init__(self, file: IO[bytes], read: Read) -> None:
-        self._file, self._read = file, read
+    def __init__(self, path: Path, file: IO[bytes], read: Read) -> None:
+        self._path, self._file, self._read = path, file, read
+        info = os.fstat(file.fileno())
+        has_size = stat.S_ISREG(info.st_mode) and info.st_size > 0  # some file systems know no sizes, and say 0
+        self._size = info.st_size if has_size else None
+        self._place = file.tell() if has_size else 0
 
     def read(self, size: int = -1) -> bytes:
         data = self._file.read(size)
-        self._read(len(data))
-        return data
+        return self._count(data, is_end=not data)
 
-    def readline(self, size: int = -1) -> bytes:
-        data = self._file.readline(size)
+    def readline(self) -> bytes:
+        line = self._file.readline()
+        return self._count(line, is_end=not line.endswith(b"\n"))
+
+    def _count(self, data: bytes, is_end: bool) -> bytes:
         self._read(len(data))
+        self._place += len(data)
+        if self._size is not None and self._place > self._size:
+            raise Failure(
+                f"{self._path}: goes on behind byte {self._size:,}: another program has written to it while it was in use;"
+                " wait until it is whole"
+            )
+        if self._size is not None and is_end and self._place < self._size:
+            end = min(self._place, os.fstat(self._file.fileno()).st_size)
+            raise Failure(
+                f"{self._path}: ends at byte {end:,}: another program has cut it short while it was in use; restore it"
+            )
         return data
 
     def __iter__(self) -> Iterator[bytes]:
@@ -131,21 +151,26 @@ class _Counted:
 
 
 def _open(path: Path, read: Read) -> Any:
-    counted = _Counted(sys.stdin.buffer if path == STDIN else path.open("rb"), read)
+    counted = _Counted(path, sys.stdin.buffer if path == STDIN else path.open("rb"), read)
     return gzip.open(counted, "rb") if path.name.endswith(".gz") else counted  # type: ignore[arg-type]
 
 
 def _text_of(path: Path, number: int, line: bytes, key: str) -> str:
     try:
-        value = json.loads(line)
+        value = json.loads(line, parse_int=float)  # int() refuses long numbers
     except ValueError as error:
         raise Failure(f"{path}:{number}: no JSON: {error}") from None
     except RecursionError:
         raise Failure(f"{path}:{number}: JSON that is nested too deeply") from None
-    text = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        raise Failure(f"{path}:{number}: {_KINDS[type(value)]}, not an object with the key {key!r}: remove the line")
+    if key not in value:
+        has = ", ".join(map(repr, value))
+        raise Failure(f"{path}:{number}: no text in {key!r} (the line has keys {has}): --json-key names the key")
+    text = value[key]
     if not isinstance(text, str):
-        has = f"keys {', '.join(map(repr, value))}" if isinstance(value, dict) else type(value).__name__
-        raise Failure(f"{path}:{number}: no text in {key!r} (the line has {has}): --json-key names the key")
+        what = f"the value of {key!r} is {_KINDS[type(text)]}, not a string"
+        raise Failure(f"{path}:{number}: {what}: remove the line, or name another key with --json-key")
     try:
         text.encode()
     except UnicodeEncodeError as error:
