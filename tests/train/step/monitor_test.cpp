@@ -185,6 +185,23 @@ TEST(Monitors, OfAResumedRunHaveEveryStepOnce) {
             "\x10\x11\x3a\x02\x08\x01");
 }
 
+TEST(Monitors, WithoutACommittedStepGoOnWhereTheRatesHaveOne) {
+  const test::TempDir directory;
+  config::MonitorsConfig config;
+  config.csv = {true, directory.path(), ""};
+  test::write_file(directory.file("Train_Samples_lr.csv"), "step,lr\r\n8,0.5\r\n24,0.5\r\n");
+  const std::string losses = directory.file("Train_Samples_eval_loss.csv");
+  test::write_file(losses, "step,eval_loss\r\n24,2.5\r\n");
+  for (int kills = 0; kills < 2; ++kills) {
+    { const Monitors monitors(config, 2, 8); }
+    EXPECT_EQ(test::file_text(losses), "step,eval_loss\r\n");
+    EXPECT_EQ(names_in(directory.path()).size(), 2U);
+  }
+  test::write_file(directory.file("Train_Samples_lr.csv"), "step,lr\r\n24,0.5\r\n");
+  { const Monitors monitors(config, 2, 8); }
+  EXPECT_EQ(names_in(directory.path()).size(), 4U) << "both are of an earlier run";
+}
+
 config::TrainConfig with_batch(std::int64_t batch) {
   config::TrainConfig config;
   config.micro_batch_size = config.train_batch_size = batch;

@@ -22,6 +22,7 @@ class AppendFile {
              std::string header);
 
   const std::string& path() const { return path_; }
+  bool is_empty() const { return whole_bytes_ == 0; }
   // Appends with one write(). Where the file was removed or replaced, opens another one, with a
   // warning. Throws IoError, and what `open` throws; the text then waits for the next call, which
   // writes it first.

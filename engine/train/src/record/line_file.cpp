@@ -273,9 +273,9 @@ AppendFile open_kept(const std::string& path, std::int64_t last_kept, const Line
   SLUICE_SYSCALL(::fstat(fd.get(), &info), path);
   if (lines.damaged > 0 && last_kept > 0)
     return put_damaged_aside(fd.get(), lines, path, last_kept, format, open);
-  if (lines.last == 0) lines.kept_bytes = 0;
-  if (lines.last == 0 && info.st_size > 0) {
+  if (lines.last == 0 && info.st_size > 0 && !format.is_of_this_run) {
     // The file belongs to an earlier run; this run starts a new one.
+    lines.kept_bytes = 0;
     log(LogLevel::info, path + " is of an earlier run and is now " + put_aside(path));
     fd = open();
   } else {

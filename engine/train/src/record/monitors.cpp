@@ -18,8 +18,9 @@ namespace sluice::train {
 namespace {
 
 constexpr const char* kSection = "Train/Samples/";
-constexpr const char* kTags[] = {"train_loss",
-                                 "lr",
+// The first is that of each step.
+constexpr const char* kTags[] = {"lr",
+                                 "train_loss",
                                  "grad_norm",
                                  "loss_scale",
                                  "eval_loss",
@@ -122,7 +123,10 @@ Monitors::Monitors(const config::MonitorsConfig& config, std::int64_t committed_
   make_directory(config.csv.directory());
   for (const char* name : kTags) {
     const std::string tag = kSection + std::string(name);
-    if (std::filesystem::exists(csv_path(tag))) csv_of(tag);
+    if (!std::filesystem::exists(csv_path(tag))) continue;
+    const LineFile& file = csv_of(tag);
+    // Another file of this run, as that of eval_loss, may have no row up to the committed step.
+    if (name == kTags[0]) files_are_of_this_run_ = !file.is_empty();
   }
 }
 
@@ -176,7 +180,8 @@ LineFile& Monitors::csv_of(const std::string& tag) {
       .try_emplace(tag, csv_path(tag), committed_samples_,
                    LineFormat{.number_of = samples_of,
                               .setting = "csv_monitor.job_name",
-                              .header = "step," + tag.substr(tag.rfind('/') + 1) + "\r\n"})
+                              .header = "step," + tag.substr(tag.rfind('/') + 1) + "\r\n",
+                              .is_of_this_run = files_are_of_this_run_})
       .first->second;
 }
 

@@ -54,6 +54,8 @@ class Monitors {
  public:
   // Opens the files of the monitors that are on. Steps after `committed_step` in files of earlier
   // processes of the run no longer count: CSV rows are cut off, and TensorBoard drops the events.
+  // A file that has no row up to it is renamed as one of an earlier run, where that of the learning
+  // rates has none either.
   // Throws IoError; StorageError when another run writes to a CSV file.
   Monitors(const config::MonitorsConfig& config, std::int64_t committed_step,
            const SamplesAxis& axis);
@@ -71,6 +73,7 @@ class Monitors {
   config::MonitorsConfig config_;
   SamplesAxis axis_;
   std::int64_t committed_samples_;
+  bool files_are_of_this_run_ = false;
   std::optional<EventFile> events_;
   std::map<std::string, LineFile> csv_;          // by tag
   std::map<std::string, std::string> new_rows_;  // by tag: rows whose file has not taken them yet
