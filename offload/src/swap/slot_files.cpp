@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -22,6 +24,11 @@ void check_alignment(const nvme::StripedFile& file) {
                                       " bytes here, shards start at multiples of " +
                                       std::to_string(kShardAlignment) +
                                       ": switch direct I/O off, or choose another directory");
+}
+
+bool is_file(const std::string& path) {  // or a link to one
+  std::error_code unknown;
+  return std::filesystem::is_regular_file(path, unknown);
 }
 
 }  // namespace
@@ -55,6 +62,8 @@ void check_committed_files(const Stripe& stripe, const Manifest& manifest,
                               how_to_start_over(stripe.first()) +
                               ", from the newest checkpoint if there is one";
     if (length.absent) throw StorageError(length.path, "is absent, but " + holds);
+    if (!is_file(length.path))
+      throw StorageError(length.path, "is not a regular file, but " + holds);
     const std::uint64_t end_bytes = layout.offset_bytes[i] + shard.spec.size_bytes;
     if (length.covered_bytes < end_bytes) {
       throw StorageError(length.path,
@@ -101,7 +110,11 @@ SlotFiles open_slot_files(const Stripe& stripe, SlotSet wanted, std::uint64_t fi
                           nvme::DirectIo direct) {
   std::vector<std::string> created;
   const auto open_part = [&](const std::string& path, std::size_t part) {
-    if (!file_exists(path)) created.push_back(path);
+    if (!file_exists(path)) {
+      created.push_back(path);
+    } else if (!is_file(path)) {
+      throw StorageError(path, "is not a regular file: remove it, or choose another directory");
+    }
     nvme::SwapFile file(path, nvme::OpenMode::create, direct, part);
     const std::uint64_t part_bytes = stripe.layout.part_bytes(part, file_bytes);
     // Not repeated where all is there: XFS wants the blocks free a second time.

@@ -2,6 +2,7 @@
 // for good.
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 #include <xxhash.h>
 
 #include <array>
@@ -172,6 +173,24 @@ TEST_F(SwapStoreTest, NamesASlotFileThatWasCutOff) {
             HasSubstr("has " + std::to_string(last_bytes) + " bytes"),
             HasSubstr("at least " + std::to_string(last_bytes + 1)), HasSubstr("\"scale\"")));
   EXPECT_EQ(std::filesystem::file_size(dir_.file("states.0.swap")), last_bytes);
+}
+
+TEST_F(SwapStoreTest, NamesASlotFileThatIsNoRegularOne) {
+  commit_first(8);
+  for (const char* name : {"states.0.swap", "states.1.swap"}) {
+    const std::string path = dir_.file(name);
+    const bool is_committed = path.ends_with("0.swap");
+    std::filesystem::rename(path, dir_.file("kept"));
+    std::filesystem::create_directory(path);
+    const std::string said = message_of<StorageError>([&] { open(); });
+    EXPECT_THAT(said, HasSubstr(path + ": is not a regular file"));
+    EXPECT_THAT(said, HasSubstr(is_committed ? "restore it from a copy" : "remove it"));
+    std::filesystem::remove(path);
+    ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+    EXPECT_EQ(message_of<StorageError>([&] { open(); }), said);
+    std::filesystem::rename(dir_.file("kept"), path);
+  }
+  EXPECT_EQ(difference_from(*open(), 8), "");
 }
 
 TEST_F(SwapStoreTest, MakesTheSlotAnewThatHoldsNothingCommitted) {
