@@ -244,6 +244,9 @@ TEST_F(Report, NamesTheLineThatIsDamaged) {
     EXPECT_THAT(result.err, HasSubstr(message));
     EXPECT_FALSE(std::filesystem::exists(run() + "/report.html"));
   }
+  write_steps("{\"step\":-3}\n" + step_line(1));
+  EXPECT_THAT(report().err,
+              HasSubstr("steps.jsonl:1: a damaged line: expected a step's number as"));
   write_steps(step_line(1));
   write_file(run() + "/report.json", "{");
   const ProgramResult result = report();

@@ -63,7 +63,7 @@ StepValues values_of(const Json::Value& line) {
 // Adds the line of a step; returns the line's mistake, or an empty text.
 std::string add_line(RunSteps& steps, std::int64_t first_of_run, const Json::Value& line) {
   const Json::Value& step = line["step"];
-  if (!step.isInt64()) return "expected a step's number as \"step\"";
+  if (!step.isInt64() || step.asInt64() < 1) return "expected a step's number as \"step\", from 1";
   if (steps.count > 0 && step.asInt64() <= steps.last_step) {
     return "step " + std::to_string(step.asInt64()) + " comes after step " +
            std::to_string(steps.last_step);
