@@ -43,6 +43,20 @@ TEST(DiskNeeds, HasRoomForTheCheckpointsThatARunKeepsAndTheOneBeingWritten) {
   EXPECT_FALSE(fits(one - 1, 9 * one)) << "the run replaces two of them";
 }
 
+TEST(DiskNeeds, AreNotThoseOfCheckpointsThatARunDoesNotWrite) {
+  auto config = train_config(Device::cpu, Device::cpu, 512, 512);
+  config.sluice.checkpoints.directory = "/saved";
+  MachineFacts machine = roomy_machine();
+  machine.free_disk_bytes = {{"/saved", kMiB}};
+  EXPECT_NE(
+      refusal(config, model_config(4, 256), machine)
+          .find(" and 1.00 MiB are available (free, or in files there that the run replaces)"),
+      std::string::npos);
+  machine.writes_checkpoints = false;
+  const Plan plan = make_plan(config, model_config(4, 256), Placement::configured, machine);
+  EXPECT_TRUE(plan.directories.disks.empty());
+}
+
 TEST(DiskNeeds, SaysWhenAllCheckpointsThatARunKeepsDoNotFit) {
   auto config = train_config(Device::cpu, Device::cpu, 512, 512);
   config.sluice.checkpoints = {.directory = "/saved", .every = 5, .keep = 50};

@@ -124,6 +124,27 @@ TEST(BadInput, AFullDiskIsRefusedBeforeAnythingIsWritten) {
   EXPECT_TRUE(empty);
 }
 
+TEST(BadInput, AFullDiskIsNoneForARunThatWritesNoCheckpoint) {
+  if (::geteuid() != 0) GTEST_SKIP() << "mounting a small file system needs root";
+  TrainFolder folder;
+  if (::mount("tmpfs", folder.swap().c_str(), "tmpfs", 0, "size=16m") != 0)
+    GTEST_SKIP() << "mount is not permitted here";
+  TrainSetup setup;
+  setup.optimizer_device = setup.param_device = "cpu";
+  setup.sluice_keys = "\"checkpoint_dir\": \"" + folder.swap() + "/saved\", ";
+  folder.set(setup);
+  const std::vector<std::string> resumed = {"--resume", "--eval-fraction", "0.1"};
+  const ProgramResult trained = folder.train("report", 2);
+  std::ofstream(folder.swap() + "/filler") << std::string(std::size_t{16} << 20U, 'x');
+  const ProgramResult ended = folder.train("ended", 2, resumed);
+  const ProgramResult evaluated = folder.train("evaluated", 0, resumed);
+  const ProgramResult refused = folder.train("refused", 3, {"--resume"});
+  ::umount2(folder.swap().c_str(), MNT_DETACH);
+  for (const ProgramResult& result : {trained, ended, evaluated})
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  expect_refused(refused, 3, {folder.swap() + "/saved needs", "are available"});
+}
+
 TEST(BadInput, ACheckpointDirectoryThatIsMemoryIsSaid) {
   if (::geteuid() != 0) GTEST_SKIP() << "mounting a file system needs root";
   TrainFolder folder;

@@ -105,8 +105,9 @@ void check_machine(const Plan& plan, const MachineFacts& machine,
   for (const DiskNeed& disk : plan.directories.disks) {
     if (disk.is_short()) {
       problems.push_back(
-          disk.directory + " needs " + format_bytes(disk.needed_bytes) +
-          " of disk, its file system has " + format_bytes(*disk.free_bytes) + " free" +
+          disk.directory + " needs " + format_bytes(disk.needed_bytes) + " of disk, and " +
+          format_bytes(*disk.free_bytes) +
+          " are available (free, or in files there that the run replaces)" +
           (disk.shares_file_system ? " beside what the other directories need" : ""));
     }
   }

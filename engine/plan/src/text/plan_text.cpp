@@ -109,7 +109,7 @@ std::string plan_table(const Plan& plan) {
           " (LibTorch, oneDNN, the program itself)\n";
   for (const DiskNeed& disk : plan.directories.disks) {
     text += "disk: " + disk.directory + " needs " + format_bytes(disk.needed_bytes) +
-            (disk.free_bytes ? ", " + format_bytes(*disk.free_bytes) + " free" +
+            (disk.free_bytes ? ", " + format_bytes(*disk.free_bytes) + " available" +
                                    (disk.shares_file_system ? " beside the other directories" : "")
                              : "; it does not exist yet: create it before training") +
             "\n";

@@ -69,7 +69,7 @@ void share_free_space(std::vector<DiskNeed>& disks, const MachineFacts& machine)
 // beside it, and more than these are a line of the plan.
 void add_checkpoints(Plan& plan, const MachineFacts& machine) {
   const config::CheckpointConfig& checkpoints = plan.config.sluice.checkpoints;
-  if (checkpoints.directory.empty()) return;
+  if (checkpoints.directory.empty() || !machine.writes_checkpoints) return;
   const std::uint64_t each = offload::SwapStore::disk_bytes(
       models::state_shards(plan.layouts, plan.state_format, plan.config.world_size),
       Durability::none);

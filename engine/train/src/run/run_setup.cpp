@@ -11,6 +11,7 @@
 #include "ranks/shared_facts.hpp"
 #include "record/line_file.hpp"
 #include "run/run_settings.hpp"
+#include "saved/checkpoint.hpp"
 #include "saved/find_source.hpp"
 #include "saved/rank_places.hpp"
 #include "sluice/base/error.hpp"
@@ -21,8 +22,17 @@ namespace sluice::train {
 
 namespace {
 
+// A run that takes no step writes the checkpoint of its state, where that is absent. One that was
+// to take none writes nothing.
+bool writes_checkpoints(const RunSetup& setup, const std::string& directory) {
+  const std::optional<models::RunState>& state = setup.source.state;
+  if (setup.total_steps == 0) return false;
+  return !state || state->step < setup.total_steps ||
+         !has_checkpoint(directory, state->line, state->step);
+}
+
 plan::Plan plan_run(const TrainRequest& request, RankGroup& ranks, const Configuration& loaded,
-                    const StartedWork& started) {
+                    const RunSetup& setup, const StartedWork& started) {
   started("looking at the machine");
   plan::MachineFacts machine = shared_facts(ranks, loaded.train);
   if (machine.device.gpu) {
@@ -32,6 +42,10 @@ plan::Plan plan_run(const TrainRequest& request, RankGroup& ranks, const Configu
     });
     machine.device.workspaces = largest_workspaces(ranks, mine);
   }
+  ranks.together("looking for the last checkpoint", [&] {
+    machine.writes_checkpoints =
+        writes_checkpoints(setup, loaded.train.sluice.checkpoints.directory);
+  });
   started("planning");
   // Rates are of one process that has the machine to itself.
   const plan::FindRates rates =
@@ -105,7 +119,7 @@ RunSetup set_up_run(const TrainRequest& request, RankGroup& ranks, const std::at
     loaded.train = with_rank_folders(std::move(loaded.train), request.placement);
     adopt_settings(loaded.train, setup.source);
   });
-  setup.plan = plan_run(request, ranks, loaded, started);
+  setup.plan = plan_run(request, ranks, loaded, setup, started);
   ranks.together("comparing the state with the configuration", [&] {
     if (!request.report_dir.empty()) check_can_write_lines(request.report_dir);
     check_source(setup.source, setup.plan, setup.identity.seed);

@@ -46,14 +46,14 @@ bool checkpoint_is_due(const RunResources& resources, std::int64_t step, bool en
   return due || (ending && !resources.commits_swap());
 }
 
-bool has_checkpoint(const std::string& directory, const Progress& progress) {
+}  // namespace
+
+bool has_checkpoint(const std::string& directory, const std::string& line, std::int64_t step) {
   const std::vector<models::Checkpoint> found = models::list_checkpoints(directory);
   return std::any_of(found.begin(), found.end(), [&](const models::Checkpoint& each) {
-    return each.damage.empty() && each.line == progress.line && each.step == progress.step;
+    return each.damage.empty() && each.line == line && each.step == step;
   });
 }
-
-}  // namespace
 
 void write_checkpoint(CheckpointWriter& writer, Progress& progress, const RunIdentity& identity,
                       const std::string& directory) {
@@ -101,7 +101,7 @@ void make_up_checkpoint(const RunResources& resources, CheckpointWriter& writer,
   const std::string& directory = resources.plan.config.sluice.checkpoints.directory;
   if (!checkpoint_is_due(resources, progress.step, /*ending=*/true)) return;
   const std::string found = models::do_on_first(*resources.communicator, directory, [&] {
-    return std::string(has_checkpoint(directory, progress) ? "yes" : "no");
+    return std::string(has_checkpoint(directory, progress.line, progress.step) ? "yes" : "no");
   });
   if (found == "yes") return;
   try_checkpoint(resources, progress, progress.step,

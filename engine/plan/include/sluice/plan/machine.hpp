@@ -59,11 +59,13 @@ struct MachineFacts {
   std::string device_choice;  // the reason for the device; empty when the configuration names it
   std::string memory_choice;  // why a GPU's memory is not mapped in pages; else empty
   std::string ranks_choice;   // how ranks exchange the memory of their GPUs; empty: no such ranks
-  // Free bytes of the file system below each directory that the configuration names. A missing
-  // directory has no entry: the trainer reports it, with exit code 4.
+  // Free bytes of the file system below each directory that the configuration names, with the bytes
+  // of files there that the run replaces. A missing directory has no entry: the trainer reports it,
+  // with exit code 4.
   std::vector<std::pair<std::string, std::uint64_t>> free_disk_bytes;
   // Bytes of the files in the checkpoint directory, which its free bytes above contain.
   std::uint64_t checkpoint_bytes = 0;
+  bool writes_checkpoints = true;  // false: the run writes none, and needs no room for any
   // The file system's id for each of these directories.
   std::vector<std::pair<std::string, std::uint64_t>> file_systems;
 };
