@@ -68,7 +68,7 @@ TEST_F(SwapCommits, ACommitInDoubtIsSaidToBeOneOfTwo) {
 TEST_F(SwapCommits, AreSyncedAfterErrorsOfStorageAlone) {
   commit_first();
   const auto said_after = [&](const auto& error, std::int64_t checkpoint_step) {
-    const test::SoftLimit no_further_file(RLIMIT_NOFILE, 0);
+    const sluice::test::SoftLimit no_further_file(RLIMIT_NOFILE, 0);
     return what_may_be_lost(resources_, checkpoint_step, std::make_exception_ptr(error));
   };
   const IoError of_storage(EIO, "write", "/drive/states", 0, 0);
