@@ -22,10 +22,10 @@ TEST(RunSummary, LinesUpBudgetPlannedAndPeak) {
   report.committed_step = 6;
   report.losses.last = 1.5;
   const std::string text = run_summary(report);
-  EXPECT_THAT(text, HasSubstr("tier              budget   planned      peak\n"
-                              "device          64.0 MiB  60.0 MiB  59.0 MiB\n"
-                              "host                   -  1.00 GiB  1.00 GiB\n"));
-  EXPECT_THAT(text, HasSubstr("nvme read          1.500         75 %\n"));
+  EXPECT_THAT(text, HasSubstr("tier       budget   planned      peak\n"
+                              "device   64.0 MiB  60.0 MiB  59.0 MiB\n"
+                              "host            -  1.00 GiB  1.00 GiB\n"));
+  EXPECT_THAT(text, HasSubstr("nvme read              1.500             75 %\n"));
   EXPECT_THAT(text, HasSubstr("bound by nvme_read: a step takes 2.000 s (median)"));
   EXPECT_THAT(text, HasSubstr("step 7, committed 6; loss of this step 1.5000\n"));
 }

@@ -26,14 +26,17 @@ constexpr int kRanks = 2;
 struct Rank {
   Rank(FakeRanks& ranks, std::size_t index, const UnitLayout& unit_layout)
       : device(*ranks.devices[index]),
-        context{&device,    &mover, &worker, ranks.ranks[index].get(), ranks.ranks[index].get(),
-                DType::fp32},
+        context{.device = &device,
+                .mover = &mover,
+                .gather_worker = &worker,
+                .gather_communicator = ranks.ranks[index].get(),
+                .communicator = ranks.ranks[index].get(),
+                .dtype = DType::fp32,
+                .reduce_worker = &reducer,
+                .arrival_worker = &arrivals},
         unit(unit_layout, context, home(unit_layout), home(unit_layout)),
         whole(unit_layout, context, whole_home(unit_layout), home(unit_layout),
-              WeightsHome::whole) {
-    context.arrival_worker = &arrivals;
-    context.reduce_worker = &reducer;
-  }
+              WeightsHome::whole) {}
   offload::TieredBytes home(const UnitLayout& layout) {
     const std::size_t bytes = layout.flat_count / kRanks * sizeof(float);
     return offload::TieredBytes(Tier::host, host.allocate(bytes, "a home"));
