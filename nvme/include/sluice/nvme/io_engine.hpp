@@ -60,6 +60,10 @@ class Registration {
   std::string why_not_;
 };
 
+//   auto [backend, why_not] = make_backend(BackendKind::automatic, 32, 4);
+//   SwapFile file("x.swap", OpenMode::create, DirectIo::automatic);
+//   IoEngine engine(std::move(backend), {});
+//   engine.begin_write(file, 0, bytes).finish();
 class IoEngine {
  public:
   // Owns `backend` (from make_backend; tests wrap one). The depth in use is the smaller of
@@ -96,9 +100,10 @@ class IoEngine {
 
   // Like begin_read() and begin_write(), for several ranges with one ticket; much cheaper when the
   // ranges are many and small. The ticket ends when all ranges have ended, with the error of the
-  // first range that failed. `ranges` itself need not outlive the call. Throw before any range is
-  // begun. Where a range covers a block partly, no two ranges of begin_writes() may share a block,
-  // else it throws InvalidArgument. Ranges of whole blocks are not checked.
+  // first range that failed. `ranges` itself need not outlive the call. Throw as begin_read() and
+  // begin_write() do, before any range is begun. Where a range covers a block partly, no two ranges
+  // of begin_writes() may share a block, else it throws InvalidArgument. Ranges of whole blocks are
+  // not checked.
   Ticket begin_reads(const SwapFile& file, std::span<const ReadRange> ranges);
   Ticket begin_writes(const SwapFile& file, std::span<const WriteRange> ranges);
 

@@ -42,12 +42,12 @@ class Communicator {
   // Whether calls may be on memory of a device (DeviceSpan).
   virtual bool on_device() const { return false; }
 
-  // Starts a call. Does not block. The ticket's errors: InvalidArgument for a call that cannot be
-  // or in which ranks disagree, Error when a rank has left or does not answer, RankFailure when
-  // it has aborted. All begin_x below end here; reduce, scatter, gather, send and receive have no
-  // function of their own, all_reduce and broadcast no begin_x. The second throws InvalidArgument
-  // unless on_device(). The first throws it where only the device's memory can be used (NCCL
-  // alone), except for a barrier.
+  // Starts a call. Does not block. The functions begin_x below make such calls; reduce, scatter,
+  // gather, send and receive are reached here alone. The ticket's errors: InvalidArgument when the
+  // call is impossible or the ranks disagree, Error when a rank has left or does not answer,
+  // RankFailure when it has aborted.
+  // A HostCall throws InvalidArgument where only device memory works (NCCL alone), except for a
+  // barrier. A DeviceCall throws InvalidArgument unless on_device().
   virtual Ticket begin(const HostCall& call);
   virtual Ticket begin(const DeviceCall& call);
   // Makes the call and throws its error. Blocks; the calling thread may do the work itself, which

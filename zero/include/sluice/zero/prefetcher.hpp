@@ -14,10 +14,10 @@
 
 namespace sluice::zero {
 
-// By stage, one past the last stage whose units are gathered early while those of the stage are in
-// use: `units_ahead` stages later. Stages of few elements do not count, until together they have
-// over 1/32 of the largest unit's: a norm between a block and the head does not delay the gather of
-// the head. `elements[u]`: those of unit u. The ends never fall. Thread-safe.
+// Element i: one past the last stage that may be gathered early while stage i is in use, which is
+// `units_ahead` stages later. Small stages, together at most 1/32 of the largest unit, are not
+// counted, so that a norm between a block and the head does not delay the head. `elements[u]`:
+// those of unit u. The ends do not decrease. Thread-safe.
 std::vector<std::size_t> ends_of_ahead(const std::vector<std::vector<std::size_t>>& stages,
                                        const std::vector<std::uint64_t>& elements, int units_ahead);
 

@@ -56,8 +56,8 @@ struct GatherStall {
 struct SumFormat {
   std::optional<DType> wire_dtype = {};  // empty: as the gradients
   // Each rank's gradients are divided by it before they are sent, in fp32; then they are rounded
-  // once. The sum is not multiplied again. A gradient that is summed in several parts takes part
-  // with what it has so far, multiplied by this.
+  // once. The sum is not multiplied again. Where a gradient is summed again after a further
+  // backward, its earlier sum is multiplied by `divisor` first, so that it is divided once.
   double divisor = 1;
 
   // Gradients of `dtype` are summed as they are.
