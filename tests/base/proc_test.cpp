@@ -20,6 +20,8 @@ TEST(ProcField, IsTheValueOfAWholeKey) {
   EXPECT_EQ(proc_field(dir.file("absent"), "MemTotal"), "");
   EXPECT_EQ(proc_bytes(path, "MemTotal"), 16318480ULL * 1024);
   EXPECT_EQ(proc_bytes(path, "Mem"), 0U);
+  EXPECT_EQ(proc_sum_bytes(path, {"MemTotal", "MemTotalExtra", "Mem"}), 16318481ULL * 1024);
+  EXPECT_EQ(proc_sum_bytes(dir.file("absent"), {"MemTotal"}), 0U);
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 #pragma once
-// Of a library for LD_PRELOAD that stands in for calls of the C library by which files change: the
-// calls that only lead to other ones. Included by the one source of a library, which defines
-// open_instead(), fopen_instead(), pwrite(), ftruncate(), fallocate() and posix_fallocate().
+// Calls of the C library by which files change, in a library for LD_PRELOAD that stands in for
+// them: here are those that only lead to other ones. The one source of such a library includes
+// this, and defines open_instead(), fopen_instead(), pwrite(), ftruncate(), fallocate() and
+// posix_fallocate().
 //
 // Thread-safe: functions without state.
 

@@ -7,8 +7,7 @@
 namespace sluice::train {
 
 std::uint64_t resident_bytes() {
-  constexpr const char* kStatus = "/proc/self/status";
-  return proc_bytes(kStatus, "RssAnon") + proc_bytes(kStatus, "RssShmem");
+  return proc_sum_bytes("/proc/self/status", {"RssAnon", "RssShmem"});
 }
 
 void MemorySampler::sample() {

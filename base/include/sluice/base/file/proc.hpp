@@ -3,6 +3,7 @@
 // /proc/cpuinfo. Thread-safe: free functions without state.
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 
@@ -13,5 +14,7 @@ namespace sluice {
 std::string proc_field(const std::string& path, std::string_view key);
 // Bytes of a value that the file gives in kB: "16318480 kB". 0 where it gives none.
 std::uint64_t proc_bytes(const std::string& path, std::string_view key);
+// The sum of these keys' values, of one reading of the file.
+std::uint64_t proc_sum_bytes(const std::string& path, std::initializer_list<std::string_view> keys);
 
 }  // namespace sluice
