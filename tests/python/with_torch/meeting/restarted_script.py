@@ -30,7 +30,8 @@ def main() -> None:
         loss = loss_of(engine(ids), targets)
         engine.backward(loss)
         engine.step()
-    print(f"rank {rank}, start {start}: from step {first} to {engine.global_steps}, {loss.item()!r}")
+    # In one piece: the ranks share a pipe, and torchrun's Python writes each argument of print() and its end by itself.
+    sys.stdout.write(f"rank {rank}, start {start}: from step {first} to {engine.global_steps}, {loss.item()!r}\n")
     engine.destroy()
 
 
