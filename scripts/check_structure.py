@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Checks how the sources are laid out, and how public headers and pages are worded; exits with 1 on a finding.
 
-scripts/check_structure.py [--list] [--root TREE]. It prints: circles of includes between the files of a component;
-includes against the order of components or of rooms (docs/architecture.md, "Layers" and "Rooms"); folders of more than
-20 files, files of more than 400 lines and structs of public headers with more than 20 fields; sentences that begin with "Of", "What" or "The same" in public headers,
-README.md and docs/; files that these pages name and that do not exist, or that docs/architecture.md names without a
-folder; symbols that docs/architecture.md names with a file that lacks them. --list also prints the order of components and rooms with their files, as it was read.
+scripts/check_structure.py [--list] [--root TREE]. It prints: circles of includes between the files of a component,
+and of imports between Python modules; includes against the order of components or of rooms (docs/architecture.md,
+"Layers" and "Rooms"); folders of more than 20 files, files of more than 400 lines and structs of public headers with
+more than 20 fields; sentences that begin with "Of", "What" or "The same" in public headers, README.md and docs/;
+files that these pages name and that do not exist, or that docs/architecture.md names without a folder; symbols that
+docs/architecture.md names with a file that lacks them. --list also prints the order of components and rooms with
+their files, as it was read.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from structure.fields import check_fields
 from structure.order import check_components, check_rooms, layers_of, room_of, rooms_of, ranks_of, text_of
 from structure.paths import check_paths
 from structure.prose import check_prose
+from structure.python_imports import check_imports
 from structure.sizes import check_exceptions, check_folders, check_lines
 from structure.symbols import check_symbols
 from structure.tree import Finding, Tree
@@ -27,6 +30,7 @@ from structure.tree import Finding, Tree
 REPOSITORY = Path(__file__).resolve().parent.parent
 CHECKS = (
     check_circles,
+    check_imports,
     check_components,
     check_rooms,
     check_folders,

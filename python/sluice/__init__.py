@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 from . import config, ops
 from ._core import version as __version__
 from ._errors import DoesNotFit, Error, StorageError
-from ._plan import Plan, machine_facts, plan
+from ._machine import machine_facts
+from ._plan import Plan, plan
 from ._refusals import missing
 
 if TYPE_CHECKING:

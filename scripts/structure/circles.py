@@ -66,11 +66,11 @@ def node_of(component: str, file: str) -> str:
     return file.removeprefix(f"{component}/include/")
 
 
-def describe(graph: Graph, circle: list[str]) -> str:
+def describe(graph: Graph, circle: list[str], verb: str = "includes") -> str:
     lines = [" -> ".join([*circle, circle[0]])]
     for begin, end in zip(circle, [*circle[1:], circle[0]]):
         include = graph[begin][end]
-        lines.append(f"    {include.file}:{include.line} includes {include.target}")
+        lines.append(f"    {include.file}:{include.line} {verb} {include.target}")
     return "\n".join(lines)
 
 

@@ -111,6 +111,20 @@ class Structure(unittest.TestCase):
         self.include("nvme/src/c.hpp")
         self.finds("circle of files: 2", "nvme: a -> b -> a", "nvme: a -> c -> a")
 
+    def test_python_modules_in_a_circle_are_found(self) -> None:
+        self.write("python/sluice/__init__.py", "from . import plan\n")
+        self.write("python/sluice/_core.pyi", "")
+        self.write("python/sluice/plan.py", "from . import _core\n\ndef plan():\n    from .loop.units import units\n")
+        self.write("python/sluice/loop/__init__.py", "")
+        self.write("python/sluice/loop/units.py", "import os\nfrom ..plan import plan\n")
+        imports = "python/sluice/loop/units.py:2 imports python/sluice/plan.py"
+        self.finds("circle of modules: 1", "sluice.loop.units -> sluice.plan -> sluice.loop.units", imports)
+
+    def test_python_modules_may_name_each_other_for_types(self) -> None:
+        self.write("python/sluice/plan.py", "from . import loop\n")
+        self.write("python/sluice/loop.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .plan import plan\n")
+        self.passes()
+
     def test_a_source_may_use_parts_that_build_on_its_public_header(self) -> None:
         self.include("nvme/src/nvme.cpp", "sluice/nvme/nvme.hpp", "queue.hpp")
         self.include("nvme/src/queue.hpp", "sluice/nvme/nvme.hpp")

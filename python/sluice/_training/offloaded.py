@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from .._core import format_bytes
-from .._plan import machine_facts
+from .._machine import machine_facts
 from ..config import Config, Source
 from ..runtime.zero.parameter_offload import no_external_parameters
 from . import devices, file_parameters, open_loops, ranks
