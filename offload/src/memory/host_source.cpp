@@ -26,12 +26,13 @@ constexpr std::size_t kMapFromBytes = 64 * kKiB;
 constexpr std::size_t kHugeFromBytes = 4 * kMiB;
 constexpr std::size_t kLineBytes = 64;
 
-void* map_pages(std::size_t size_bytes) {
+void* map_pages(std::size_t size_bytes, InChildren in_children) {
   void* block =
       ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (block == MAP_FAILED) return nullptr;
   // Advice: kernels without transparent huge pages refuse it, and nothing else changes.
   if (size_bytes >= kHugeFromBytes) ::madvise(block, size_bytes, MADV_HUGEPAGE);
+  if (in_children == InChildren::absent) ::madvise(block, size_bytes, MADV_DONTFORK);
   return block;
 }
 
@@ -62,20 +63,25 @@ void fault_in([[maybe_unused]] void* block, [[maybe_unused]] std::size_t size_by
 
 class HostSource final : public MemorySource {
  public:
+  explicit HostSource(InChildren in_children) : in_children_(in_children) {}
+
   void* allocate(std::size_t size_bytes) override {
-    if (size_bytes >= kMapFromBytes) return map_pages(size_bytes);
+    if (size_bytes >= kMapFromBytes) return map_pages(size_bytes, in_children_);
     return std::aligned_alloc(size_bytes >= kPageBytes ? kPageBytes : kLineBytes, size_bytes);
   }
   void free(void* block, std::size_t size_bytes) noexcept override {
     if (size_bytes >= kMapFromBytes) return unmap_pages(block, size_bytes);
     std::free(block);
   }
+
+ private:
+  const InChildren in_children_;
 };
 
 class PageSource final : public MemorySource {
  public:
   void* allocate(std::size_t size_bytes) override {
-    void* block = map_pages(size_bytes);
+    void* block = map_pages(size_bytes, InChildren::absent);
     if (block != nullptr) fault_in(block, size_bytes);
     return block;
   }
@@ -105,7 +111,7 @@ void check_lock_limit(std::uint64_t size_bytes) {
 class PinnedSource final : public MemorySource {
  public:
   void* allocate(std::size_t size_bytes) override {
-    void* block = map_pages(size_bytes);
+    void* block = map_pages(size_bytes, InChildren::absent);
     if (block == nullptr) return nullptr;
     fault_in(block, size_bytes);
     // mlock2, because the sanitizers replace mlock by nothing.
@@ -121,8 +127,8 @@ class PinnedSource final : public MemorySource {
 
 }  // namespace
 
-std::unique_ptr<MemorySource> make_host_source() {
-  return std::make_unique<HostSource>();
+std::unique_ptr<MemorySource> make_host_source(InChildren in_children) {
+  return std::make_unique<HostSource>(in_children);
 }
 std::unique_ptr<MemorySource> make_page_source() {
   return std::make_unique<PageSource>();

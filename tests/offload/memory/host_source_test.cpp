@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -17,6 +19,8 @@
 
 namespace sluice::offload {
 namespace {
+
+constexpr std::size_t kPieceBytes = 64 * kKiB;
 
 std::uint64_t process_bytes(const char* key) {
   return proc_bytes("/proc/self/status", key);
@@ -64,6 +68,34 @@ TEST(HostSource, SizesThatCannotBeRoundedUpAreOutOfMemoryToo) {
     }
     EXPECT_EQ(pool.usage().live_bytes, 0U);
   }
+}
+
+// Whether a forked child has the block's memory.
+bool is_in_child(const Buffer& block) {
+  unsigned char resident[kPieceBytes / kPageBytes];
+  const std::string said = ::sluice::test::run_in_child([&]() -> std::string {
+    if (::mincore(block.data(), kPieceBytes, resident) == 0) return "present";
+    return errno == ENOMEM ? "absent" : "unknown";
+  });
+  EXPECT_THAT(said, ::testing::AnyOf("present", "absent"));
+  return said == "present";
+}
+
+TEST(HostSource, ForkedChildrenHaveItsMemoryOrNot) {
+  MemoryPool present(Tier::host, kUnlimited, make_host_source());
+  MemoryPool absent(Tier::host, kUnlimited, make_host_source(InChildren::absent));
+  EXPECT_TRUE(is_in_child(present.allocate(kPieceBytes, "present")));
+  EXPECT_FALSE(is_in_child(absent.allocate(kPieceBytes, "absent")));
+}
+
+TEST(PageSource, IsAbsentInForkedChildren) {
+  MemoryPool pool(Tier::pinned, kUnlimited, make_page_source());
+  EXPECT_FALSE(is_in_child(pool.allocate(kPieceBytes, "pages")));
+}
+
+TEST(PinnedSource, IsAbsentInForkedChildren) {
+  MemoryPool pool(Tier::pinned, kUnlimited, make_pinned_source());
+  EXPECT_FALSE(is_in_child(pool.allocate(kPieceBytes, "pinned")));
 }
 
 TEST(PinnedSource, LocksWhatItGivesOut) {

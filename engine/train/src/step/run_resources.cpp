@@ -21,10 +21,12 @@ offload::MoverOptions mover_options(const plan::Plan& plan, offload::DirectReade
           static_cast<std::size_t>(std::max(plan.rings.mover.tiles, 3)), direct};
 }
 
+// Absent in forked children, such as workers that load data: a step writes to nearly all of it, and
+// would copy it for a child that lives.
 std::unique_ptr<offload::MemoryPool> make_host_pool(const plan::Plan& plan) {
-  return std::make_unique<offload::MemoryPool>(Tier::host,
-                                               plan.budget.host_bytes.value_or(offload::kUnlimited),
-                                               offload::make_host_source());
+  return std::make_unique<offload::MemoryPool>(
+      Tier::host, plan.budget.host_bytes.value_or(offload::kUnlimited),
+      offload::make_host_source(offload::InChildren::absent));
 }
 
 // One arena, locked and registered with the device as a whole. Its blocks stay until the run ends.

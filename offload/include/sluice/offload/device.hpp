@@ -74,9 +74,9 @@ class Device {
   // Device memory as host memory, where it is both. Throws InvalidArgument unless
   // host_addressable().
   std::span<std::byte> host_view(DeviceSpan memory) const;
-  // A source of host memory from which this device copies fastest: page-locked, and registered with
-  // the device. The device outlives the source. The source's allocate() throws an OutOfMemory that
-  // names the limit and what to change.
+  // A source of host memory from which this device copies fastest: page-locked, registered with the
+  // device, and absent in forked children. The device outlives the source. The source's allocate()
+  // throws an OutOfMemory that names the limit and what to change.
   virtual std::unique_ptr<MemorySource> make_pinned_source() = 0;
   // The point after all compute work issued so far, by any thread. Throws CudaError.
   virtual ComputePoint mark_compute() = 0;

@@ -48,13 +48,19 @@ class MemorySource {
   // ends of blocks.
   virtual std::uint64_t gap_bytes() const { return 0; }
 };
-// Pages from mmap (blocks below 64 KiB from malloc); freed mappings leave the resident set at once.
-std::unique_ptr<MemorySource> make_host_source();
+// Whether a forked child has the memory, as it is at the fork. Where it has, this process copies
+// each page that it writes to while the child lives, so the two may take twice the memory. Where it
+// has not, a child that uses the memory is killed (SIGSEGV).
+enum class InChildren { present, absent };
+// Pages from mmap (blocks below 64 KiB from malloc, which children have); freed mappings leave the
+// resident set at once.
+std::unique_ptr<MemorySource> make_host_source(InChildren in_children = InChildren::present);
 // Like make_host_source(), but no two blocks share a page, so that each can be registered with a
-// GPU.
+// GPU. Absent in children: a fork copies registered pages at once.
 std::unique_ptr<MemorySource> make_page_source();
-// Like make_host_source(), but locked into memory (mlock). When RLIMIT_MEMLOCK is too low,
-// allocate() throws an OutOfMemory that names the limit, its value and what to change.
+// Like make_host_source(), but locked into memory (mlock), and absent in children. When
+// RLIMIT_MEMLOCK is too low, allocate() throws an OutOfMemory that names the limit, its value and
+// what to change.
 std::unique_ptr<MemorySource> make_pinned_source();
 
 struct PoolUsage {

@@ -82,6 +82,30 @@ os.wait()
     assert [row.split(",")[0] for row in losses.read_text().splitlines()[1:]] == ["2", "4", "6", "8"]
 
 
+def test_a_forked_child_has_none_of_the_memory_for_states(tmp_path: Path) -> None:
+    code = """
+from small_models import config, engine_of, make, train
+
+def resident_bytes():
+    (line,) = (line for line in open("/proc/self/status") if line.startswith("RssAnon:"))
+    return int(line.split()[1]) * 1024
+
+engine = engine_of(make(blocks=32), config("cpu"))
+train(engine, range(2))
+before = resident_bytes()
+read_end, write_end = os.pipe()
+if os.fork() == 0:  # as a worker that loads data
+    os.write(write_end, str(before - resident_bytes()).encode())
+    os._exit(0)
+os.wait()
+print(int(os.read(read_end, 100)), engine.report()["plan"]["planned_bytes"]["host"])
+train(engine, range(2, 4))
+"""
+    lines, errors = outputs_of(code, tmp_path)
+    without, planned = map(int, lines[0].split())
+    assert without > 0.9 * planned > 2**24, errors
+
+
 def two_ranks() -> dict[str, str]:
     return {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(forked.free_port())}
 
