@@ -73,8 +73,11 @@ class Loop:
     def is_weight(self, tensor: torch.Tensor) -> bool:
         """Whether it aliases gathered weights: what it shows is gone after leave()."""
 
-    def keep_aliases(self, unit: int) -> None:
-        """Before a leave(): tensors that alias the unit's weights keep their values after it."""
+    def show(self, unit: int) -> None:
+        """As enter(), for a look between passes: states can be read meanwhile, and forget_gradients() leaves the unit gathered."""
+
+    def hide(self, unit: int) -> None:
+        """Ends a show(). Tensors that alias the unit's weights keep their values after it."""
 
     def begin_backward(self, groups: Sequence[Mapping[str, float]]) -> None:
         """`groups`: what end_step() will probably be given."""

@@ -115,9 +115,8 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
             if self._modifier is not None and self._gathered and (refused := self._compare("begin", set())):
                 raise ValueError(refused)  # before units come, which ranks that give them in several orders would wait for
             for loop, unit in dict.fromkeys((owner.model.loop, owner.unit) for _, owner in self._gathered):
-                loop.enter(unit, False)
-                self._entered.callback(loop.leave, unit)
-                self._entered.callback(loop.keep_aliases, unit)  # comes first
+                loop.show(unit)
+                self._entered.callback(loop.hide, unit)
             if self._modifier is not None:
                 self._changes = [_Change(parameter, owner, parameter.detach().clone(), []) for parameter, owner in self._gathered]
                 self._find_places()

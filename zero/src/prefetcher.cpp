@@ -116,8 +116,9 @@ void Prefetcher::let_go(std::size_t unit) {
   --holds_[unit];
 }
 
-void Prefetcher::let_all_go() {
-  std::fill(holds_.begin(), holds_.end(), 0);
+void Prefetcher::let_go_to(const std::vector<int>& holds) {
+  SLUICE_CHECK(holds.size() == holds_.size(), "one count of holds for each unit");
+  holds_ = holds;
 }
 
 // Whether `unit` is used in the stages [first_stage, end), as far as there are any.

@@ -259,6 +259,12 @@ class OffloadedModel:
         """
         return self.state_dicts.copies(without, keeps)
 
+    def check_hidden(self, what: str) -> None:
+        """Raises ValueError inside GatheredParameters, whose end sets what was changed in it. ``what``: does not go on there, in words."""
+        shown = next((+self.shown).elements(), None)
+        if shown is not None:
+            raise ValueError(f"{what} inside GatheredParameters, which shows {shown}: leave its context first")
+
     def end_changes(self) -> None:
         """Sets the parameters that were changed inside GatheredParameters, when the last one has ended. Every rank calls it.
 
@@ -289,11 +295,7 @@ class OffloadedModel:
         """
         if not open_loops.is_open(self._loop):
             return
-        if (shown := next((+self.shown).elements(), None)) is not None:
-            raise ValueError(
-                f"the engine would end inside GatheredParameters, which shows {shown}: leave its context first, which keeps the changes "
-                "that were made in it"
-            )
+        self.check_hidden("the engine would end")
         values = self._values_to_leave()
         open_loops.finish_alone(self._loop)
         self._release()

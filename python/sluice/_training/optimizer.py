@@ -205,9 +205,7 @@ class TierOptimizer(torch.optim.Optimizer):
 
         Raises ValueError for groups, or values in them, that are gone or no numbers.
         """
-        shown = next((+self._offloaded.shown).elements(), None)
-        if shown is not None:
-            raise ValueError(f"a step ends inside GatheredParameters, which shows {shown}: leave its context first")
+        self._offloaded.check_hidden("a step ends")
         # PyTorch's schedulers ask the optimizer that they were made with whether it has stepped, and warn.
         for asked in (self, self._client()):
             if asked is not None:

@@ -230,15 +230,34 @@ class WatchedLoop(Loop):
         self._note(f"{self._pass} of {self._names[unit]}")
         if self._bar is not None and training:
             self._bar.enter(self._loop.step + 1, self._names[unit])
+        with self._gathering(unit):
+            self._loop.enter(unit, training)
+
+    def show(self, unit: int) -> None:
+        """As :meth:`enter`, for a look between passes. Blocks."""
+        self._note(f"GatheredParameters of {self._names[unit]}")
+        with self._gathering(unit):
+            self._loop.show(unit)
+
+    @contextlib.contextmanager
+    def _gathering(self, unit: int) -> Iterator[None]:
         if self._frozen is not None:
             self._frozen.entering(unit)
         with ranks.inside(), self._range("gather", unit):
-            self._loop.enter(unit, training)
+            yield
         self._guards.entered(unit)
 
     def leave(self, unit: int) -> None:
         """Ends one enter() of the unit."""
         self._loop.leave(unit)
+        self._left(unit)
+
+    def hide(self, unit: int) -> None:
+        """Ends one show() of the unit."""
+        self._loop.hide(unit)
+        self._left(unit)
+
+    def _left(self, unit: int) -> None:
         self._guards.left(unit)
         if self._frozen is not None:
             self._frozen.left(unit)

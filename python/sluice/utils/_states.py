@@ -33,7 +33,7 @@ def _moment(owner: Owner, key: str) -> int:
 def safe_get_full_fp32_param(param: torch.nn.Parameter) -> torch.Tensor:
     """A copy of the fp32 master weights, in the parameter's shape. Waits for updates.
 
-    Raises ValueError inside a forward or backward, and for a frozen parameter.
+    Works inside GatheredParameters too. Raises ValueError inside a forward or backward, and for a frozen parameter.
     """
     owner = _owner(param)
     values: torch.Tensor = owner.model.loop.master(owner.name)
@@ -44,7 +44,7 @@ def safe_set_full_fp32_param(param: torch.nn.Parameter, value: torch.Tensor) -> 
     """Sets the fp32 master weights; the weights that compute follow. ``value`` has the parameter's shape.
 
     Every rank calls it with equal values: each rank sets the elements that it keeps, from its own ``value``. Values that differ
-    are mixed.
+    are mixed. Raises ValueError inside GatheredParameters, a forward or a backward.
     """
     owner = _owner(param)
     owner.model.loop.set_master(owner.name, _tensor(value))

@@ -275,7 +275,8 @@ void bind_loop(py::module_& module) {
           py::arg("unit"), py::arg("training"), Unlocked())
       .def("leave", forward_to(&HookedLoop::leave), py::arg("unit"), Unlocked())
       .def("is_weight", forward_to(&HookedLoop::is_weight))
-      .def("keep_aliases", forward_to(&HookedLoop::keep_aliases), py::arg("unit"), Unlocked())
+      .def("show", forward_to(&HookedLoop::show), py::arg("unit"), Unlocked())
+      .def("hide", forward_to(&HookedLoop::hide), py::arg("unit"), Unlocked())
       .def(
           "begin_backward",
           [](const Loop& self, const std::vector<std::map<std::string, double>>& groups) {

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hf_runs import run, write_config, zero_config
-from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import MixtralConfig, MixtralForCausalLM
+from peft import AdaLoraConfig, LoraConfig, PeftModel, get_peft_model
+from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
 
 import sluice
 
@@ -97,7 +98,7 @@ def experts_model(checkpointing: bool, dtype: torch.dtype) -> PeftModel:
     return get_peft_model(base, LoraConfig(r=2, target_modules=[], target_parameters=experts)).to(dtype)
 
 
-def experts_engine(model: PeftModel, dtype: torch.dtype) -> sluice.SluiceEngine:
+def host_engine(model: PeftModel, dtype: torch.dtype) -> sluice.SluiceEngine:
     offload = {"device": "cpu"}
     source = {
         "train_micro_batch_size_per_gpu": 2,
@@ -134,14 +135,55 @@ def test_adapters_of_experts_train_and_resume(checkpointing: bool, dtype: torch.
         optimizer.step()
         optimizer.zero_grad()
         expected.append(loss.item())
-    engine = experts_engine(experts_model(checkpointing, dtype), dtype)
+    engine = host_engine(experts_model(checkpointing, dtype), dtype)
     losses = train_experts(engine, 2)
     engine.save_checkpoint(str(tmp_path))
     losses += train_experts(engine, 2)
     engine.destroy()
     assert losses == pytest.approx(expected, rel=1e-6 if dtype == torch.float32 else 1e-2)
     assert losses[0] > losses[-1]
-    resumed = experts_engine(experts_model(checkpointing, dtype), dtype)
+    resumed = host_engine(experts_model(checkpointing, dtype), dtype)
     resumed.load_checkpoint(str(tmp_path))
     assert train_experts(resumed, 2) == losses[2:]
     resumed.destroy()
+
+
+def adaptive_model() -> PeftModel:
+    torch.manual_seed(0)
+    sizes = dict(vocab_size=97, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4)
+    base = LlamaForCausalLM(LlamaConfig(**sizes, max_position_embeddings=64))
+    ranks = dict(init_r=6, target_r=2, total_step=8, tinit=1, tfinal=2, deltaT=1)
+    return get_peft_model(base, AdaLoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj", "v_proj"], **ranks))
+
+
+def test_adalora_shares_out_its_ranks_where_parameters_are_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads weights and gradients, and writes weights, between backward and step."""
+    ids = torch.randint(0, 97, (2, 12), generator=torch.Generator().manual_seed(1))
+    plain = adaptive_model()
+    optimizer = torch.optim.AdamW([each for each in plain.parameters() if each.requires_grad], lr=1e-2, weight_decay=0.01)
+    expected = []
+    for step in range(6):
+        loss = plain(input_ids=ids, labels=ids).loss
+        loss.backward()
+        plain.base_model.update_and_allocate(step + 1)
+        optimizer.step()
+        optimizer.zero_grad()
+        expected.append(loss.item())
+    monkeypatch.setattr("peft.tuners.adalora.layer.deepspeed_config", lambda: {})  # as in a Trainer with DeepSpeed
+    monkeypatch.setitem(sys.modules, "deepspeed", sluice)
+    model = adaptive_model()
+    engine = host_engine(model, torch.float32)
+    losses, zeroed = [], 0
+    for step in range(6):
+        loss = engine(input_ids=ids, labels=ids).loss
+        engine.backward(loss)
+        with sluice.zero.GatheredParameters(list(model.parameters()), modifier_rank=0):
+            model.base_model.update_and_allocate(step + 1)
+            zeroed += sum(one.eq(0).sum().item() for name, one in model.named_parameters() if "lora_E" in name)
+        engine.step()
+        losses.append(loss.item())
+    assert losses == pytest.approx(expected, rel=1e-6)
+    assert zeroed > 0
+    engine.destroy()
+    for name, one in plain.named_parameters():
+        torch.testing.assert_close(model.get_parameter(name), one, rtol=1e-4, atol=1e-6)

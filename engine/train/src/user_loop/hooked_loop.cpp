@@ -99,8 +99,14 @@ bool HookedLoop::is_weight(const torch::Tensor& tensor) const {
   return core_->units().is_weight(tensor);
 }
 
-void HookedLoop::keep_aliases(std::size_t unit) {
-  core_->keep_aliases(unit);
+void HookedLoop::show(std::size_t unit) {
+  core_->check_whole();
+  core_->check_stream();
+  core_->show(unit);
+}
+
+void HookedLoop::hide(std::size_t unit) {
+  core_->hide(unit);
 }
 
 void HookedLoop::load_failed(const std::string& directory) {

@@ -99,9 +99,16 @@ void LoopCore::leave(std::size_t unit) {
   order_->leave(gathers);
 }
 
-void LoopCore::keep_aliases(std::size_t unit) {
+void LoopCore::show(std::size_t unit) {
+  enter(unit, Pass::evaluation);
+  units_.show(unit);
+}
+
+void LoopCore::hide(std::size_t unit) {
   const c10::InferenceMode ordinary(false);
   units_.keep_aliases(unit);
+  units_.hide(unit);
+  leave(unit);
 }
 
 void LoopCore::begin_backward(const std::vector<GroupValues>& groups) {
@@ -200,8 +207,8 @@ void LoopCore::end_micro_batch() {
 void LoopCore::forget_gradients() {
   gradients_->abandon();
   gradients_->begin_step();
-  units_.unbind_all();
-  order_->restart();
+  units_.unbind_passes();
+  order_->restart(units_.shown());
   accumulating_.assign(plan_.layouts.size(), 0);
   std::fill(backwards_.begin(), backwards_.end(), 0);
   has_backward_ = false;
@@ -245,7 +252,8 @@ UpdateSettings LoopCore::update_with(const std::vector<GroupValues>& groups) con
 
 StepResult LoopCore::end_step(const std::vector<GroupValues>& groups) {
   check_stream();
-  SLUICE_CHECK(!units_.any_bound(), "a step ends inside a unit's forward or backward");
+  SLUICE_CHECK(!units_.any_in_pass(), "a step ends inside a unit's forward or backward");
+  SLUICE_CHECK(!units_.any_shown(), "a step ends while a script sees gathered values");
   units_.check_no_gradients();
   units_.check_trained();
   // Before anything of the step has happened, so the caller can mend its values and go on.

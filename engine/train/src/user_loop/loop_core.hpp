@@ -84,7 +84,8 @@ class LoopCore {
   // Passes and steps: HookedLoop has their contracts.
   void enter(std::size_t unit, Pass pass);
   void leave(std::size_t unit);
-  void keep_aliases(std::size_t unit);  // OwnUnits::keep_aliases()
+  void show(std::size_t unit);
+  void hide(std::size_t unit);
   void begin_backward(const std::vector<GroupValues>& groups = {});
   void begin_gradients(std::size_t unit);
   void send_gradients(std::size_t unit);
@@ -157,10 +158,12 @@ class LoopCore {
   }
   void drop_lost_gradients();
   void finish_moves();
-  const zero::ParamLayout& begin_access(ParamPlace place);
+  using Access = StateUpdater::Access;
+  const zero::ParamLayout& begin_access(ParamPlace place, Access access);
   torch::Tensor copy_of(const zero::ParamLayout& param, const zero::ShardedUnit& gathered) const;
-  const zero::ParamLayout& begin_state_access(ParamPlace place);
-  void show_gradient(const std::string& name, const std::function<void(torch::Tensor)>& show);
+  const zero::ParamLayout& begin_state_access(ParamPlace place, Access access);
+  void show_gradient(const std::string& name, Access access,
+                     const std::function<void(torch::Tensor)>& show);
   void finish_step(bool ending);
   bool is_own_checkpoint_dir(const std::string& directory) const;
   // Does `work`; returns whether an update had failed by its end, on this rank or another: then its

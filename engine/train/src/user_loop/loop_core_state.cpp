@@ -329,6 +329,7 @@ void LoopCore::begin_axis(const models::RunState* resumed) {
 
 RunSource LoopCore::read_checkpoint(const std::string& directory) {
   SLUICE_CHECK(resources_ != nullptr, "call initialize() first");
+  SLUICE_CHECK(!units_.any_shown(), "a checkpoint is loaded while a script sees gathered values");
   finish_moves();  // their reductions use the communicator of this thread
   RunSource source = read_source(directory, *resources_->communicator);
   check_source(source, plan_, source.state->seed);

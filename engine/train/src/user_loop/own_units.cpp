@@ -99,6 +99,7 @@ plan::OwnModel OwnUnits::lay_out(int world_size) {
     }
   }
   bound_.assign(layouts_.size(), 0);
+  shown_ = bound_;
   SLUICE_CHECK(!layouts_.empty(), "no unit has a parameter: there is nothing to train");
   model.layouts = layouts_;
   return model;
@@ -356,22 +357,36 @@ void OwnUnits::check_no_gradients() const {
 
 void OwnUnits::unbind(std::size_t index) {
   for (const std::size_t layout : units_[index].gathers) {
-    if (--bound_[layout] > 0) continue;
+    bound_[layout] = std::max(0, bound_[layout] - 1);
+    if (bound_[layout] > 0) continue;
     models::unbind_params(values_[layout]);
     point(flats_[layout], nowhere());
   }
 }
 
 void OwnUnits::unbind_all() {
-  for (std::size_t layout = 0; layout < layouts_.size(); ++layout) {
-    models::unbind_params(values_[layout]);
-    if (bound_[layout] > 0) point(flats_[layout], nowhere());
-    bound_[layout] = 0;
-  }
+  shown_.assign(layouts_.size(), 0);
+  unbind_passes();
 }
 
-bool OwnUnits::any_bound() const {
-  return std::any_of(bound_.begin(), bound_.end(), [](int count) { return count > 0; });
+void OwnUnits::show(std::size_t index) {
+  for (const std::size_t layout : units_[index].gathers) ++shown_[layout];
+}
+
+void OwnUnits::hide(std::size_t index) {
+  for (const std::size_t layout : units_[index].gathers) --shown_[layout];
+}
+
+void OwnUnits::unbind_passes() {
+  for (std::size_t layout = 0; layout < layouts_.size(); ++layout) {
+    if (shown_[layout] > 0) {
+      for (const Tensor& param : values_[layout]) param.mutable_grad().reset();
+    } else {
+      models::unbind_params(values_[layout]);
+      if (bound_[layout] > 0) point(flats_[layout], nowhere());
+    }
+  }
+  bound_ = shown_;
 }
 
 bool OwnUnits::is_weight(const Tensor& tensor) const {

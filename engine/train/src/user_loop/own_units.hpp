@@ -6,6 +6,7 @@
 
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -91,7 +92,16 @@ class OwnUnits {
   void keep_aliases(std::size_t unit);
   void unbind(std::size_t unit);
   void unbind_all();
-  bool any_bound() const;
+  // Marks one binding of the unit as one for a look at its values between passes, until hide().
+  void show(std::size_t unit);
+  void hide(std::size_t unit);
+  // By layout: how many of its bindings are marked.
+  const std::vector<int>& shown() const { return shown_; }
+  // Ends the bindings that are not marked, and drops the gradients of all parameters.
+  void unbind_passes();
+  bool any_shown() const { return std::ranges::any_of(shown_, std::identity()); }
+  // Whether a binding is not marked.
+  bool any_in_pass() const { return bound_ != shown_; }
   // Points the gradients of a bound layout's parameters at its buffer.
   void bind_gradients(std::size_t layout, const ShardedUnits& sharded, DType dtype);
   // Throws InvalidArgument naming a parameter whose gradient is another tensor now: what was added
@@ -119,6 +129,7 @@ class OwnUnits {
   std::vector<zero::UnitLayout> layouts_;
   std::vector<Tensors> values_;  // by layout and parameter
   std::vector<int> bound_;       // by layout: units that have it bound
+  std::vector<int> shown_;       // by layout: those of `bound_` that are marked
   std::unordered_map<const c10::TensorImpl*, ParamPlace> known_;
   std::set<std::string> names_;  // of all parameters
   // By layout: a view of the gathered weights while they are bound, without bytes otherwise. Each

@@ -48,20 +48,24 @@ Overlap overlap_of(const StateUpdater::Values& values, std::uint64_t first_count
 
 }  // namespace
 
-// No unit is gathered while single parameters are read and written.
-const zero::ParamLayout& LoopCore::begin_access(ParamPlace place) {
+// Nothing is gathered while a parameter is written. What a script looks at may be, for a read.
+const zero::ParamLayout& LoopCore::begin_access(ParamPlace place, Access access) {
   check_whole();
   const zero::ParamLayout& param = plan_.layouts[place.layout].params[place.param];
-  SLUICE_CHECK(!units_.any_bound(),
+  SLUICE_CHECK(!units_.any_in_pass(),
                "parameter " + param.name + " is read or set inside a unit's forward or backward");
+  SLUICE_CHECK(access == Access::read || !units_.any_shown(),
+               "parameter " + param.name +
+                   " is set while a script sees gathered values, as inside GatheredParameters: set "
+                   "it before or after");
   resources_->updater->check_updates();  // a gather tells of its own unit's, and only once
   order_->pause();
   finish_moves();  // their reductions use the communicator of this thread
   return param;
 }
 
-const zero::ParamLayout& LoopCore::begin_state_access(ParamPlace place) {
-  const zero::ParamLayout& param = begin_access(place);
+const zero::ParamLayout& LoopCore::begin_state_access(ParamPlace place, Access access) {
+  const zero::ParamLayout& param = begin_access(place, access);
   SLUICE_CHECK(!plan_.units[place.layout].frozen,
                "parameter " + param.name + " is frozen: it has no optimizer states");
   finish_step(false);
@@ -78,7 +82,7 @@ Tensor LoopCore::copy_of(const zero::ParamLayout& param, const zero::ShardedUnit
 
 Tensor LoopCore::parameter(const std::string& name) {
   const ParamPlace place = units_.find(name);
-  const zero::ParamLayout& param = begin_access(place);
+  const zero::ParamLayout& param = begin_access(place, Access::write);
   check_stream();
   const c10::InferenceMode ordinary(false);
   zero::ShardedUnit& unit = *resources_->units[place.layout];
@@ -92,7 +96,7 @@ void LoopCore::give_weights_back() {
   const c10::InferenceMode ordinary(false);
   std::vector<Tensors> copies(plan_.layouts.size());  // all of them, before any parameter changes
   for (std::size_t layout = 0; layout < copies.size(); ++layout) {
-    begin_access({layout, 0});
+    begin_access({layout, 0}, Access::write);
     check_stream();
     zero::ShardedUnit& unit = *resources_->units[layout];
     unit.finish_gather(gather_stall_);
@@ -110,7 +114,7 @@ void LoopCore::set_parameter(const std::string& name, const Tensor& values) {
     set_state(name, std::nullopt, values);
     return;
   }
-  const zero::ParamLayout& param = begin_access(place);
+  const zero::ParamLayout& param = begin_access(place, Access::write);
   check_stream();
   check_shape(param, values);
   const c10::InferenceMode ordinary(false);
@@ -145,7 +149,7 @@ std::vector<std::string> LoopCore::moment_names() const {
 
 Tensor LoopCore::state(const std::string& name, std::optional<std::size_t> moment) {
   const ParamPlace place = units_.find(name);
-  const zero::ParamLayout& param = begin_state_access(place);
+  const zero::ParamLayout& param = begin_state_access(place, Access::read);
   const Tensor values = torch::zeros(param.shape, torch::kFloat32);
   float* const to = values.data_ptr<float>();
   const std::uint64_t first = shard_of(place.layout).begin;
@@ -163,7 +167,7 @@ Tensor LoopCore::state(const std::string& name, std::optional<std::size_t> momen
 void LoopCore::set_state(const std::string& name, std::optional<std::size_t> moment,
                          const Tensor& values) {
   const ParamPlace place = units_.find(name);
-  const zero::ParamLayout& param = begin_state_access(place);
+  const zero::ParamLayout& param = begin_state_access(place, Access::write);
   check_shape(param, values);
   const Tensor flat = values.detach().to(torch::kCPU, torch::kFloat32).contiguous();
   const float* const from = flat.const_data_ptr<float>();
@@ -186,9 +190,10 @@ void LoopCore::set_state(const std::string& name, std::optional<std::size_t> mom
 
 // The gradient of the step so far comes to the device, and goes home again, unless it stays there
 // for the next micro-batch.
-void LoopCore::show_gradient(const std::string& name, const std::function<void(Tensor)>& show) {
+void LoopCore::show_gradient(const std::string& name, Access access,
+                             const std::function<void(Tensor)>& show) {
   const ParamPlace place = units_.find(name);
-  const zero::ParamLayout& param = begin_access(place);
+  const zero::ParamLayout& param = begin_access(place, access);
   check_stream();
   const zero::ShardedUnit& unit = *resources_->units[place.layout];
   const bool stays = unit.gradient_state() == zero::GradientState::accumulating;
@@ -220,7 +225,7 @@ void LoopCore::show_gradient(const std::string& name, const std::function<void(T
 
 Tensor LoopCore::gradient(const std::string& name) {
   Tensor copy;
-  show_gradient(name, [&](const Tensor& gradient) { copy = gradient.clone(); });
+  show_gradient(name, Access::read, [&](const Tensor& gradient) { copy = gradient.clone(); });
   if (!copy.defined()) return copy;
   return sum_over(*resources_->communicator, copy, "the gradient of parameter " + name);
 }
@@ -229,7 +234,7 @@ void LoopCore::set_gradient(const std::string& name, const Tensor& values) {
   const ParamPlace place = units_.find(name);
   check_shape(plan_.layouts[place.layout].params[place.param], values);
   bool set = false;
-  show_gradient(name, [&](const Tensor& gradient) {
+  show_gradient(name, Access::write, [&](const Tensor& gradient) {
     gradient.copy_(values);
     set = true;
   });

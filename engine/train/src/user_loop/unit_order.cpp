@@ -58,10 +58,10 @@ void UnitOrder::pause() {
   active_.reset();
 }
 
-void UnitOrder::restart() {
+void UnitOrder::restart(const std::vector<int>& held) {
   training_.seen.clear();
   evaluation_.seen.clear();
-  prefetcher_.let_all_go();
+  prefetcher_.let_go_to(held);
   pause();
 }
 

@@ -26,8 +26,9 @@ class UnitOrder {
   void end_micro_batch();
   // Releases all units that are not entered.
   void pause();
-  // After an error: releases all units, and the micro-batch starts over.
-  void restart();
+  // After an error: the micro-batch starts over. Releases all units but those that are `held`, by
+  // unit: how often.
+  void restart(const std::vector<int>& held);
 
  private:
   using Stages = std::vector<std::vector<std::size_t>>;

@@ -106,6 +106,7 @@ def load(
     """
 
     def checked() -> tuple[State | None, dict[str, Any]]:
+        offloaded.check_hidden("a checkpoint is loaded")
         check_ours(folder)
         found = newest(states_of(folder)) if os.path.isdir(folder) else None
         if found is None:
@@ -163,6 +164,7 @@ def load_weights(
     """
 
     def checked() -> tuple[State, list[str], dict[str, Any]]:
+        offloaded.check_hidden("a checkpoint is loaded")
         found = find(folder)
         saved = _beside(found, offloaded, keys, strict)
         names = check_weights(found, offloaded, saved.get("frozen"), strict)

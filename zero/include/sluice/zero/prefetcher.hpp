@@ -52,7 +52,8 @@ class Prefetcher {
   // InvalidArgument for a unit that is not held.
   void hold(std::size_t unit);
   void let_go(std::size_t unit);
-  void let_all_go();
+  // Lets units go until each is held `holds[u]` times. `holds` is as long as the units.
+  void let_go_to(const std::vector<int>& holds);
 
  private:
   void check_unit(std::size_t unit) const;

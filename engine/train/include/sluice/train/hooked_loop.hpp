@@ -87,9 +87,11 @@ class __attribute__((visibility("default"))) HookedLoop {
   void leave(std::size_t unit);
   // Whether a tensor aliases gathered weights: what it shows is gone after leave().
   bool is_weight(const torch::Tensor& tensor) const;
-  // Before a leave(): tensors that alias the unit's weights keep their values after it, in memory
-  // of their own.
-  void keep_aliases(std::size_t unit);
+  // As enter() and leave(), for a look at the values between passes. Meanwhile master(), moment()
+  // and gradient() work, and forget_gradients() leaves the unit gathered. Tensors that alias its
+  // weights keep their values after hide(), in memory of their own.
+  void show(std::size_t unit);
+  void hide(std::size_t unit);
 
   // Called before the first backward of a micro-batch, more often if that is easier. Waits for the
   // updates of the last step, and commits it. `groups`: what end_step() will probably be given.
@@ -105,7 +107,7 @@ class __attribute__((visibility("default"))) HookedLoop {
   // Adds the loss of a backward, unscaled, to the step's. One element.
   void add_loss(const torch::Tensor& loss);
   void end_micro_batch();
-  // Drops the gradients of the step so far and leaves every unit: the step starts over.
+  // Drops the gradients of the step so far and leaves every entered unit: the step starts over.
   void forget_gradients();
   // Grows when the gradients of the step so far are dropped: by forget_gradients(), by
   // load_checkpoint(), and where end_step() must not skip a step that is not finite. So it does in
@@ -128,14 +130,15 @@ class __attribute__((visibility("default"))) HookedLoop {
   // torch.optim's names of the moments that every trained parameter has: exp_avg, exp_avg_sq.
   std::vector<std::string> moment_names() const;
   // A copy of a parameter's fp32 master, or of moment `index` of moment_names(). Waits for updates.
-  // Throws InvalidArgument for a frozen parameter. No unit is entered.
+  // Throws InvalidArgument for a frozen parameter. No unit is entered; some may be shown.
   torch::Tensor master(const std::string& name);
   torch::Tensor moment(const std::string& name, std::size_t index);
-  // Sets them. The weights follow a master; bf16 moments are rounded to nearest.
+  // Sets them. The weights follow a master; bf16 moments are rounded to nearest. No unit is entered
+  // or shown.
   void set_master(const std::string& name, const torch::Tensor& values);
   void set_moment(const std::string& name, std::size_t index, const torch::Tensor& values);
   // A copy of the gradient that the step has accumulated, times the loss scale and summed over the
-  // ranks; undefined before a backward of its unit. No unit is entered.
+  // ranks; undefined before a backward of its unit. No unit is entered; some may be shown.
   torch::Tensor gradient(const std::string& name);
   // Sets it to `values`: the parameter's shape, any type and device, rounded to the type of
   // gradients, the same on every rank. Legal after a backward of its unit and before end_step().
