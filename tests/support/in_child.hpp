@@ -63,13 +63,15 @@ inline std::string run_in_child(const std::function<std::string()>& body) {
 }
 
 // Makes a system call fail with `error_number` in this process and the programs that it executes,
-// like a container does, when the call's first argument is at least `from` and at most `to`.
+// like a container does, when the lower half of the call's `argument` (0: the first one) is at
+// least `from` and at most `to`.
 inline void deny(long system_call, int error_number, unsigned from = 0,
-                 unsigned to = std::numeric_limits<unsigned>::max()) {
+                 unsigned to = std::numeric_limits<unsigned>::max(), unsigned argument = 0) {
   sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(system_call), 0, 4),
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args)),  // its lower half
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
+               static_cast<unsigned>(offsetof(seccomp_data, args) + argument * sizeof(__u64))),
       BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, from, 0, 2),
       BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, to, 1, 0),
       BPF_STMT(BPF_RET | BPF_K,

@@ -104,18 +104,16 @@ std::vector<std::unique_ptr<FoundStore>> find_stores(const std::string& director
 
 }  // namespace
 
-VerifyReport verify_directory(const std::string& directory, nvme::IoEngine& io, MemoryPool& staging,
-                              const VerifyProgress& progress) {
+void verify_directory(const std::string& directory, nvme::IoEngine& io, MemoryPool& staging,
+                      const VerifyProgress& progress, VerifyReport& report) {
   const DirectoryLock lock(directory, DirectoryLock::Mode::shared);
   const std::vector<std::unique_ptr<FoundStore>> stores = find_stores(directory);
   std::vector<StoredShard> shards;
   for (const std::unique_ptr<FoundStore>& store : stores) store->add_shards(shards);
-  VerifyReport report;
   report.step = stores.front()->manifest.step;
   report.shard_count = shards.size();
   report.checked_bytes = readable_bytes_of(shards);
-  report.damaged = find_damage(shards, io, staging, progress);
-  return report;
+  find_damage(shards, io, staging, progress, report.damaged);
 }
 
 }  // namespace sluice::offload

@@ -92,12 +92,12 @@ class ChunkWalk {
   std::uint64_t offset_bytes_ = 0;
 };
 
-// Collects what is damaged, given in the order of the shards, as few ranges as possible: a file
-// that is all wrong must not become a line per chunk.
+// Appends what is damaged to `ranges`, given in the order of the shards, as few ranges as possible:
+// a file that is all wrong must not become a line per chunk.
 class DamageList {
  public:
-  explicit DamageList(std::span<const StoredShard> shards)
-      : next_(shards.data()), end_(shards.data() + shards.size()) {}
+  DamageList(std::span<const StoredShard> shards, std::vector<DamagedRange>& ranges)
+      : next_(shards.data()), end_(shards.data() + shards.size()), ranges_(ranges) {}
   void add(const StoredShard& shard, std::uint64_t offset_bytes, std::uint64_t size_bytes,
            const std::string& why) {
     close_until(&shard);
@@ -115,10 +115,7 @@ class DamageList {
     ranges_.push_back({shard.spec->name, shard.file->parts()[piece.part].path(), offset_bytes,
                        size_bytes, piece.offset_bytes, why});
   }
-  std::vector<DamagedRange> finish() {
-    close_until(end_);
-    return std::move(ranges_);
-  }
+  void finish() { close_until(end_); }
 
  private:
   // Adds what is cut off from the shards before `shard`.
@@ -133,28 +130,15 @@ class DamageList {
   }
   const StoredShard* next_;  // the first shard whose end has not been looked at
   const StoredShard* const end_;
-  std::vector<DamagedRange> ranges_;
+  std::vector<DamagedRange>& ranges_;
 };
 
-}  // namespace
-
-StoredShard whole_shard(const ShardSpec& spec, const nvme::StripedFile& file,
-                        std::uint64_t file_offset_bytes, std::span<const std::uint64_t> checksums) {
-  return {&spec, &file, file.path(), file_offset_bytes, spec.size_bytes, "", checksums};
-}
-
-std::uint64_t readable_bytes_of(std::span<const StoredShard> shards) {
-  std::uint64_t total_bytes = 0;
-  for (const StoredShard& shard : shards) total_bytes += shard.readable_bytes;
-  return total_bytes;
-}
-
-std::vector<DamagedRange> find_damage(std::span<const StoredShard> shards, nvme::IoEngine& io,
-                                      MemoryPool& staging, const VerifyProgress& progress) {
+// Reads and compares all chunks.
+void check_chunks(std::span<const StoredShard> shards, nvme::IoEngine& io, MemoryPool& staging,
+                  const VerifyProgress& progress, DamageList& damage) {
   const std::vector<Buffer> buffers = take_buffers(staging);
   // Declared after the buffers: the destructor of a pending ticket waits, before its buffer goes.
   std::vector<PendingChunk> pending(buffers.size());
-  DamageList damage(shards);
   ChunkWalk walk(shards);
   const std::uint64_t total_bytes = readable_bytes_of(shards);
   std::uint64_t done_bytes = 0;
@@ -172,7 +156,31 @@ std::vector<DamagedRange> find_damage(std::span<const StoredShard> shards, nvme:
     any_pending = std::any_of(pending.begin(), pending.end(),
                               [](const PendingChunk& chunk) { return chunk.shard != nullptr; });
   }
-  return damage.finish();
+}
+
+}  // namespace
+
+StoredShard whole_shard(const ShardSpec& spec, const nvme::StripedFile& file,
+                        std::uint64_t file_offset_bytes, std::span<const std::uint64_t> checksums) {
+  return {&spec, &file, file.path(), file_offset_bytes, spec.size_bytes, "", checksums};
+}
+
+std::uint64_t readable_bytes_of(std::span<const StoredShard> shards) {
+  std::uint64_t total_bytes = 0;
+  for (const StoredShard& shard : shards) total_bytes += shard.readable_bytes;
+  return total_bytes;
+}
+
+void find_damage(std::span<const StoredShard> shards, nvme::IoEngine& io, MemoryPool& staging,
+                 const VerifyProgress& progress, std::vector<DamagedRange>& damaged) {
+  DamageList damage(shards, damaged);
+  try {
+    check_chunks(shards, io, staging, progress, damage);
+  } catch (...) {
+    damage.finish();
+    throw;
+  }
+  damage.finish();
 }
 
 void throw_damaged(const ShardSlots& slots, const nvme::StripedFile& file,

@@ -33,11 +33,12 @@ std::uint64_t readable_bytes_of(std::span<const StoredShard> shards);
 
 // Blocks. Reads with several chunks in flight, through buffers of `staging`; a chunk is
 // damaged when it differs, or when its drive or file system says that its bytes are gone (EIO,
-// ENODATA, EILSEQ, EBADMSG, EUCLEAN; the end of the file). Ranges are in the order of the shards,
-// `progress` may be empty. Throws IoError when a read fails for any other reason, and OutOfMemory
-// when not even one chunk's buffer can be had.
-std::vector<DamagedRange> find_damage(std::span<const StoredShard> shards, nvme::IoEngine& io,
-                                      MemoryPool& staging, const VerifyProgress& progress);
+// ENODATA, EILSEQ, EBADMSG, EUCLEAN; the end of the file). Appends to `damaged`, in the order of
+// the shards; after an exception, `damaged` has what was found before it. `progress` may be empty.
+// Throws IoError when a read fails for any other reason, and OutOfMemory when not even one chunk's
+// buffer can be had.
+void find_damage(std::span<const StoredShard> shards, nvme::IoEngine& io, MemoryPool& staging,
+                 const VerifyProgress& progress, std::vector<DamagedRange>& damaged);
 
 // Throws StorageError that names the file and the place where byte `offset_bytes` of a shard in
 // `file` differs from what was written.

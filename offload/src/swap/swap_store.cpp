@@ -119,7 +119,9 @@ std::vector<DamagedRange> SwapStore::Impl::verify(MemoryPool& staging) {
     committed.push_back(whole_shard(slots.spec(), drives_.file(*slot), slots.file_offset_bytes(),
                                     slots.checksums(*slot)));
   }
-  return find_damage(committed, io_, staging, nullptr);
+  std::vector<DamagedRange> damaged;
+  find_damage(committed, io_, staging, nullptr, damaged);
+  return damaged;
 }
 
 std::unique_ptr<SwapStore> SwapStore::create(const SwapPlace& place, nvme::IoEngine& io,

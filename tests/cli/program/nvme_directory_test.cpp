@@ -11,6 +11,7 @@
 
 #include "cli/json_text.hpp"
 #include "cli/run_program.hpp"
+#include "in_child.hpp"
 #include "offload/swap/swap_test_support.hpp"
 #include "sluice/base/fd.hpp"
 #include "sluice/nvme/bench_file.hpp"
@@ -141,6 +142,36 @@ TEST_F(NvmeDirectory, NamesAFileThatIsAbsent) {
   EXPECT_THAT(result.out, HasSubstr(slot_ + ": shard \"scale\", 1 bytes at its offset 0"));
   EXPECT_THAT(result.out, HasSubstr("the file is absent"));
   EXPECT_THAT(names_there(), ElementsAre("lock", "manifest.json", "states.1.swap"));
+}
+
+TEST_F(NvmeDirectory, ListsTheDamageFoundBeforeTheErrorThatEndsACheck) {
+  commit_first(8);
+  offload::test::flip_bit(slot_, 7, 2);
+  const auto no_memory_for_third_chunk = [] {
+    deny(__NR_io_uring_setup, EPERM);  // so that threads read, by a call with an offset
+    deny(__NR_io_setup, EPERM);
+    const unsigned offset_bytes = 2 * kChecksumChunkBytes;
+    deny(__NR_pread64, ENOMEM, offset_bytes, offset_bytes, 3);
+  };
+  const ProgramResult result =
+      run_sluice({"nvme", "verify", dir_.path()}, {}, no_memory_for_third_chunk);
+  SLUICE_SKIP_IF_NOT_PERMITTED(result, "a seccomp filter");
+  EXPECT_EQ(result.exit_code, kExitStorage);
+  EXPECT_THAT(result.out, HasSubstr(slot_ + ": shard \"blocks.0.attention\", 1048576 bytes at its "
+                                            "offset 0 (file offset 0): differs from its checksum"));
+  EXPECT_THAT(result.err, HasSubstr(dir_.path() + " is damaged: restore it"));
+  EXPECT_THAT(last_line(result.err), AllOf(HasSubstr(slot_), HasSubstr("Cannot allocate memory")));
+
+  const ProgramResult as_json =
+      run_sluice({"nvme", "verify", dir_.path(), "--json"}, {}, no_memory_for_third_chunk);
+  EXPECT_EQ(as_json.exit_code, kExitStorage);
+  EXPECT_EQ(std::count(as_json.out.begin(), as_json.out.end(), '\n'), 1) << as_json.out;
+  const Json::Value object = parse_json(as_json.out);
+  EXPECT_EQ(object["directory"].asString(), dir_.path());
+  ASSERT_EQ(object["damaged"].size(), 1U);
+  EXPECT_EQ(object["damaged"][0]["shard"].asString(), "blocks.0.attention");
+  EXPECT_THAT(object["error"].asString(), HasSubstr("Cannot allocate memory"));
+  EXPECT_EQ(object["exit_code"].asInt(), kExitStorage);
 }
 
 TEST_F(NvmeDirectory, EndsWithFourWhereThereIsNothingToVerify) {

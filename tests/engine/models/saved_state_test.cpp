@@ -32,7 +32,9 @@ offload::VerifyReport verify(const std::string& directory) {
   const auto engine = make_engine();
   offload::MemoryPool staging(offload::Tier::host, offload::kUnlimited,
                               offload::make_host_source());
-  return offload::verify_directory(directory, *engine, staging, {});
+  offload::VerifyReport report;
+  offload::verify_directory(directory, *engine, staging, {}, report);
+  return report;
 }
 
 TEST(StateReader, AnyNumberOfRanksReadsWhatAnyOtherWrote) {

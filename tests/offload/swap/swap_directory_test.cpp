@@ -31,8 +31,14 @@ class SwapDirectoryTest : public SwapStoreTest {
  protected:
   VerifyReport check(const VerifyProgress& progress = nullptr) { return check(*engine_, progress); }
   VerifyReport check(nvme::IoEngine& engine, const VerifyProgress& progress = nullptr) {
+    VerifyReport report;
+    check_into(report, engine, progress);
+    return report;
+  }
+  void check_into(VerifyReport& report, nvme::IoEngine& engine,
+                  const VerifyProgress& progress = nullptr) {
     MemoryPool staging(Tier::host, 4 * kChecksumChunkBytes, make_host_source());
-    return verify_directory(dir_.path(), engine, staging, progress);
+    verify_directory(dir_.path(), engine, staging, progress, report);
   }
   // Checks with an engine whose third request fails with `error_number`.
   VerifyReport check_with_failure(int error_number) {
@@ -163,6 +169,23 @@ TEST_F(SwapDirectoryTest, AReadThatFailsForAnotherReasonIsNoDamage) {
       EXPECT_THAT(error.what(), HasSubstr(dir_.file("states.0.swap")));
     }
   }
+}
+
+TEST_F(SwapDirectoryTest, ReportsTheDamageThatItFoundBeforeAnError) {
+  commit_first(8);
+  fs::resize_file(dir_.file("states.0.swap"), kNormOffset);  // cuts off the last three shards
+  flip_bit(dir_.file("states.0.swap"), 3, 3);
+  const auto fail_in_second_chunk = [](std::uint64_t done_bytes, std::uint64_t) {
+    if (done_bytes > kChecksumChunkBytes) throw IoError(ENOMEM, "read", "states.0.swap");
+  };
+  VerifyReport report;
+  EXPECT_THROW(check_into(report, *engine_, fail_in_second_chunk), IoError);
+  EXPECT_EQ(report.step, 8);
+  ASSERT_EQ(report.damaged.size(), 4U);
+  EXPECT_EQ(report.damaged[0].shard, "blocks.0.attention");
+  EXPECT_EQ(report.damaged[0].offset_bytes, 0U);
+  EXPECT_EQ(report.damaged[1].shard, "blocks.0.norm");
+  EXPECT_EQ(report.damaged[3].shard, "scale");
 }
 
 TEST_F(SwapDirectoryTest, ReadsOnlyTheSlotsThatAreCommitted) {

@@ -38,10 +38,7 @@ class SwapStripePlaces : public ::testing::Test {
     store->commit(1, "{}");
   }
   std::string at(const std::string& name) const { return dir_.file(name); }
-  VerifyReport verify_all(const std::string& directory) {
-    MemoryPool staging(Tier::host, kUnlimited, make_host_source());
-    return verify_directory(directory, *engine_, staging, {});
-  }
+  VerifyReport verify_all(const std::string& directory) { return verify(directory, *engine_); }
   void exchange(const std::string& one, const std::string& other) const {
     fs::rename(at(one), at("between"));
     fs::rename(at(other), at(one));

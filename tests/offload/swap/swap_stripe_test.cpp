@@ -37,10 +37,7 @@ class SwapStripeTest : public ::testing::Test {
     update_all(*store, step);
     store->commit(step, "{}");
   }
-  VerifyReport verify_all() {
-    MemoryPool staging(Tier::host, kUnlimited, make_host_source());
-    return verify_directory(a_.path(), *engine_, staging, {});
-  }
+  VerifyReport verify_all() { return verify(a_.path(), *engine_); }
 
   TempDir a_;
   TempDir b_;

@@ -55,6 +55,12 @@ inline std::vector<DamagedRange> verify(SwapStore& store) {
   MemoryPool staging(Tier::host, kUnlimited, make_host_source());
   return store.verify(staging);
 }
+inline VerifyReport verify(const std::string& directory, nvme::IoEngine& io) {
+  MemoryPool staging(Tier::host, kUnlimited, make_host_source());
+  VerifyReport report;
+  verify_directory(directory, io, staging, {}, report);
+  return report;
+}
 
 inline std::string read_text(const std::string& path) {
   const std::vector<std::byte> bytes = nvme::read_whole_file(path);

@@ -4,6 +4,7 @@
 #include <json/value.h>
 
 #include <algorithm>
+#include <exception>
 #include <optional>
 #include <set>
 #include <string>
@@ -47,7 +48,9 @@ std::string find_committed(const std::string& directory) {
   return models::find_run(directory);
 }
 
-offload::VerifyReport verify(const std::string& directory, ByteProgress& progress) {
+// Fills `report` as offload::verify_directory() does. Returns the seconds.
+double verify(const std::string& directory, Console& console, offload::VerifyReport& report) {
+  ByteProgress progress(console, "checking", system_clock().seconds);
   const StopSignals signals;
   nvme::BackendChoice choice =
       nvme::make_backend(nvme::BackendKind::automatic, kChunksInFlight, kIoThreads);
@@ -57,14 +60,18 @@ offload::VerifyReport verify(const std::string& directory, ByteProgress& progres
   nvme::IoEngine io(std::move(choice.backend), options);
   offload::MemoryPool staging(offload::Tier::host, kChunksInFlight * offload::kChecksumChunkBytes,
                               offload::make_host_source());
-  return offload::verify_directory(directory, io, staging,
-                                   [&](std::uint64_t done_bytes, std::uint64_t total_bytes) {
-                                     if (signals.stop() != 0) throw Interrupted(signals.stop());
-                                     progress.show(done_bytes, total_bytes);
-                                   });
+  const auto show = [&](std::uint64_t done_bytes, std::uint64_t total_bytes) {
+    if (signals.stop() != 0) throw Interrupted(signals.stop());
+    progress.show(done_bytes, total_bytes);
+  };
+  offload::verify_directory(directory, io, staging, show, report);
+  return progress.elapsed_seconds();
 }
 
-void show_damage(const std::vector<offload::DamagedRange>& damaged, Console& console) {
+// Each range, then how to go on. Prints nothing when nothing is damaged.
+void show_damage(const std::string& directory, const std::vector<offload::DamagedRange>& damaged,
+                 Console& console) {
+  if (damaged.empty()) return;
   for (std::size_t i = 0; i < damaged.size() && i < kMostLines; ++i) {
     const offload::DamagedRange& range = damaged[i];
     console.print(range.path + ": shard \"" + range.shard + "\", " +
@@ -76,6 +83,11 @@ void show_damage(const std::vector<offload::DamagedRange>& damaged, Console& con
     console.print("and " + counted(damaged.size() - kMostLines, "more range") +
                   "; --json lists all");
   }
+  console.log(LogLevel::error,
+              directory +
+                  " is damaged: restore it from a copy, go on from a checkpoint, or "
+                  "remove the run (sluice nvme clean " +
+                  directory + " --committed) to start over");
 }
 
 std::string verify_summary(const offload::VerifyReport& report, double seconds) {
@@ -107,6 +119,21 @@ Json::Value damage_list(const std::vector<offload::DamagedRange>& damaged) {
     list.append(object);
   }
   return list;
+}
+
+// A check that ended early has found damage. Shows both; returns the exit code of the error.
+int report_early_end(const std::string& directory, const offload::VerifyReport& report,
+                     const std::exception_ptr& error, Session& session) {
+  show_damage(directory, report.damaged, session.console());
+  const Failure failure = classify(error);
+  session.console().log(LogLevel::error, "the check ended early: " + failure.message);
+  Json::Value object(Json::objectValue);
+  object["directory"] = valid_utf8(directory);
+  object["damaged"] = damage_list(report.damaged);
+  object["error"] = valid_utf8(failure.message);
+  object["exit_code"] = failure.exit_code;
+  session.emit(object);
+  return failure.exit_code;
 }
 
 // The file's name relative to `directory`; the name of a folder ends with a slash.
@@ -175,20 +202,13 @@ int run_nvme_verify(const NvmeVerifyArguments& arguments, Session& session) {
   const std::string directory = find_committed(without_slash(arguments.directory));
   offload::VerifyReport report;
   double seconds = 0;
-  {
-    ByteProgress progress(console, "checking", system_clock().seconds);
-    report = verify(directory, progress);
-    seconds = progress.elapsed_seconds();
+  try {
+    seconds = verify(directory, console, report);
+  } catch (...) {
+    if (report.damaged.empty()) throw;
+    return report_early_end(directory, report, std::current_exception(), session);
   }
-  const bool whole = report.damaged.empty();
-  show_damage(report.damaged, console);
-  if (!whole) {
-    console.log(LogLevel::error,
-                directory +
-                    " is damaged: restore it from a copy, go on from a checkpoint, or "
-                    "remove the run (sluice nvme clean " +
-                    directory + " --committed) to start over");
-  }
+  show_damage(directory, report.damaged, console);
   console.print(directory + ": " + verify_summary(report, seconds));
 
   Json::Value object(Json::objectValue);
@@ -198,9 +218,9 @@ int run_nvme_verify(const NvmeVerifyArguments& arguments, Session& session) {
   object["bytes"] = Json::UInt64(report.checked_bytes);
   object["seconds"] = seconds;
   object["damaged"] = damage_list(report.damaged);
-  object["ok"] = whole;
+  object["ok"] = report.damaged.empty();
   session.emit(object);
-  return whole ? kExitDone : kExitStorage;
+  return report.damaged.empty() ? kExitDone : kExitStorage;
 }
 
 int run_nvme_clean(const NvmeCleanArguments& arguments, Session& session) {

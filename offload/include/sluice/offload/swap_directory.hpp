@@ -32,8 +32,9 @@ struct VerifyReport {
 // committed or the manifest is damaged; IoError, also for a read that fails for another reason than
 // its bytes (too little memory, say); OutOfMemory when `staging` has no room for one chunk of
 // kChecksumChunkBytes. Uses up to sixteen chunks of `staging`.
-VerifyReport verify_directory(const std::string& directory, nvme::IoEngine& io, MemoryPool& staging,
-                              const VerifyProgress& progress);
+// Fills `report`, which is empty before; after an exception, it has the damage found until then.
+void verify_directory(const std::string& directory, nvme::IoEngine& io, MemoryPool& staging,
+                      const VerifyProgress& progress, VerifyReport& report);
 
 // leftovers: the files that no committed state needs, in the directory and in folders of ranks:
 // scratch files, an unfinished manifest, slot files without a committed shard, the file of a bench,
