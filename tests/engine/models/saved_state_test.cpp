@@ -184,6 +184,33 @@ TEST(Checkpoints, AFolderThatCannotBeListedIsNotEmpty) {
   EXPECT_THROW(newest_checkpoint(dir.file("loop")), IoError);
 }
 
+TEST(Checkpoints, OnlyThoseThatAreNewOrWereReplacedAreReadAgain) {
+  TempDir dir;
+  const auto folder = [&](int step) { return dir.file("step-0000000" + std::to_string(step)); };
+  const auto save = [&](int step, int ranks) {
+    fs::create_directory(folder(step));
+    commit_steps(folder(step), ranks, step);
+  };
+  for (const int step : {1, 2, 3, 4, 5}) save(step, step == 2 ? 2 : 1);
+  KnownCheckpoints known;
+  EXPECT_EQ(list_checkpoints(dir.path(), known).size(), 5U);
+  for (auto& [path, each] : known) each.checkpoint.line = "known";
+  fs::remove_all(folder(3));
+  fs::remove_all(folder(4));
+  save(4, 1);
+  flip_bit(folder(5) + "/manifest.json", 30, 0);
+  fs::copy_file(folder(5) + "/manifest.json", folder(5) + "/copy");
+  fs::rename(folder(5) + "/copy", folder(5) + "/manifest.json");
+  save(6, 1);
+  std::string lines;
+  for (const Checkpoint& found : list_checkpoints(dir.path(), known)) {
+    lines += std::to_string(found.step) + (found.line == "known" ? " known" : " read") +
+             (found.damage.empty() ? "\n" : ", damaged\n");
+  }
+  EXPECT_EQ(lines, "1 known\n2 known\n4 read\n5 read, damaged\n6 read\n");
+  EXPECT_EQ(known.size(), 4U) << "a damaged one is read each time";
+}
+
 TEST(Checkpoints, OneThatCannotBeOpenedIsDamaged) {
   TempDir dir;
   for (const int step : {2, 3}) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <exception>
 #include <tuple>
+#include <utility>
 
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
@@ -49,9 +50,26 @@ Checkpoint read_checkpoint(const offload::CheckpointFolder& folder) {
   return found;
 }
 
+// Empty when there is no manifest that can be read.
+std::string manifests_of(const std::string& folder) {
+  std::string text;
+  for (const char* const name : {"/manifest.json", "/ranks.json"}) {
+    struct stat status {};
+    if (::stat((folder + name).c_str(), &status) != 0) continue;
+    for (const std::int64_t number :
+         {static_cast<std::int64_t>(status.st_dev), static_cast<std::int64_t>(status.st_ino),
+          std::int64_t{status.st_size}, std::int64_t{status.st_mtim.tv_sec},
+          std::int64_t{status.st_mtim.tv_nsec}, std::int64_t{status.st_ctim.tv_sec},
+          std::int64_t{status.st_ctim.tv_nsec}}) {
+      text += std::to_string(number) + ' ';
+    }
+    text += name;
+  }
+  return text;
+}
+
 // Also one that lost its manifest: read_checkpoint() says so.
 bool is_finished(const offload::CheckpointFolder& folder) {
-  if (folder.is_draft) return false;
   try {
     return holds_state(folder.path) || offload::holds_state_files(folder.path);
   } catch (const std::exception&) {
@@ -106,10 +124,23 @@ std::int64_t folder_time(const Checkpoint& whole) {
 }  // namespace
 
 std::vector<Checkpoint> list_checkpoints(const std::string& directory) {
+  KnownCheckpoints none;
+  return list_checkpoints(directory, none);
+}
+
+std::vector<Checkpoint> list_checkpoints(const std::string& directory, KnownCheckpoints& known) {
   std::vector<Checkpoint> found;
+  KnownCheckpoints now_known;
   for (const offload::CheckpointFolder& folder : offload::list_checkpoint_folders(directory)) {
-    if (is_finished(folder)) found.push_back(read_checkpoint(folder));
+    if (folder.is_draft) continue;
+    const std::string manifests = manifests_of(folder.path);  // before they are read
+    const auto before = known.find(folder.path);
+    const bool unchanged = before != known.end() && before->second.manifests == manifests;
+    if (!unchanged && !is_finished(folder)) continue;
+    found.push_back(unchanged ? before->second.checkpoint : read_checkpoint(folder));
+    if (found.back().damage.empty()) now_known[folder.path] = {manifests, found.back()};
   }
+  known = std::move(now_known);
   std::stable_sort(found.begin(), found.end(), [](const Checkpoint& a, const Checkpoint& b) {
     return std::tie(a.step, a.order) < std::tie(b.step, b.order);
   });

@@ -99,8 +99,8 @@ void CheckpointWriter::begin(Progress& progress, const RunIdentity& identity,
   const std::vector<std::string> begun =
       models::unpack_texts(models::do_on_first(ranks, directory, [&] {
         const std::string seen = ranks.world_size() > 1 ? mark.emplace(directory).text() : "";
-        job->draft =
-            begin_draft(directory, progress, resources_.plan.config.sluice.checkpoints.keep);
+        job->draft = begin_draft(directory, progress,
+                                 resources_.plan.config.sluice.checkpoints.keep, known_);
         return models::pack_texts({std::to_string(order_above(job->draft, progress)), seen,
                                    std::to_string(job->draft.last_saved_at)});
       }));

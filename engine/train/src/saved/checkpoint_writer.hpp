@@ -24,6 +24,7 @@
 #include "sluice/base/ticket.hpp"
 #include "sluice/base/trace.hpp"
 #include "sluice/base/worker.hpp"
+#include "sluice/models/checkpoints.hpp"
 #include "sluice/nvme/io_engine.hpp"
 #include "step/run_resources.hpp"
 
@@ -71,6 +72,7 @@ class CheckpointWriter {
   RunResources& resources_;
   const MakeIo make_io_;
   const TraceRow row_;
+  models::KnownCheckpoints known_;  // of the directory, when the last checkpoint began
   std::unique_ptr<Job> job_;        // null: nothing is being written
   Ticket written_;                  // of the thread's work on it
   std::unique_ptr<Worker> worker_;  // null before the first checkpoint

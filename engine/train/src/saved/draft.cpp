@@ -137,9 +137,10 @@ void sync_tree(const fs::path& directory) {
   sync_path(directory);
 }
 
-Draft begin_draft(const std::string& directory, const Progress& progress, std::int64_t keep) {
+Draft begin_draft(const std::string& directory, const Progress& progress, std::int64_t keep,
+                  models::KnownCheckpoints& known) {
   Draft draft{.directory = directory, .step = progress.step, .keep = keep, .before = {}};
-  Checkpoints found = models::list_checkpoints(directory);
+  Checkpoints found = models::list_checkpoints(directory, known);
   // Those that cannot be read belong to no line, and their time is unknown.
   std::erase_if(found, [](const models::Checkpoint& each) { return !each.damage.empty(); });
   for (const models::Checkpoint& each : found)

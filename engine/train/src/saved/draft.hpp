@@ -24,8 +24,9 @@ struct Draft {
   std::filesystem::path path() const;
 };
 
-// Makes the draft of `progress.step`, empty. Throws IoError.
-Draft begin_draft(const std::string& directory, const Progress& progress, std::int64_t keep);
+// Makes the draft of `progress.step`, empty. Throws IoError. `known`: what the call before left.
+Draft begin_draft(const std::string& directory, const Progress& progress, std::int64_t keep,
+                  models::KnownCheckpoints& known);
 // The order (models::RunState::order) that makes the draft's state the newest of its line in the
 // folder, also when a run returned to an earlier step in between.
 std::int64_t order_above(const Draft& draft, const Progress& progress);

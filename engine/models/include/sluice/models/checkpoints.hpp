@@ -5,6 +5,7 @@
 // free functions without state.
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,17 @@ struct Checkpoint {
 // The checkpoints in `directory` whose manifest is there, by step, then order. Their shards are not
 // read. Empty when there is no `directory`. Throws IoError when it cannot be listed.
 std::vector<Checkpoint> list_checkpoints(const std::string& directory);
+
+// Whole checkpoints that list_checkpoints() has read, by path. `manifests` changes when a manifest
+// of the checkpoint is replaced or written to.
+struct KnownCheckpoint {
+  std::string manifests;
+  Checkpoint checkpoint;
+};
+using KnownCheckpoints = std::map<std::string, KnownCheckpoint>;
+// The list as above. Reads only checkpoints that are not in `known` or have changed since, because
+// reading a manifest takes time in proportion to the model. Leaves what it found in `known`.
+std::vector<Checkpoint> list_checkpoints(const std::string& directory, KnownCheckpoints& known);
 
 // Path of the newest checkpoint in `directory`, in the line that was saved last; empty when there
 // is none. Logs a warning that names the newest of another line. Throws StorageError when a damaged
