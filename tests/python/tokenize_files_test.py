@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import gzip
 import json
 import os
@@ -17,6 +18,7 @@ import pytest
 from conftest import small_file_system
 from sluice._data.documents import BLOCK_BYTES, documents, sources
 from sluice._data.failure import Failure
+from sluice._data.token_file import TokenFile, remove_dead_drafts
 from tokenizing import run, tokens
 
 
@@ -109,6 +111,49 @@ def test_an_interruption_behind_the_files_says_that_they_are_written(tokenizer: 
     _, error = process.communicate(timeout=60)
     assert (process.returncode, error) == (130, b"sluice data: interrupted; the files are written\n")
     assert (tmp_path / "a.bin").stat().st_size > 0
+
+
+def drafts_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name.startswith(".x.bin.draft-"))
+
+
+def test_the_next_run_removes_drafts_of_killed_runs_alone(tokenizer: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("alpha\n")
+    options = ["--tokenizer", str(tokenizer), "--out", "x.bin", "--force"]
+    command = [sys.executable, "-m", "sluice", "data", "tokenize", "-", *options]
+    process = subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while len(drafts_in(tmp_path)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        held = drafts_in(tmp_path)
+        for name in (".x.bin.draft-1-0", ".x.bin.draft-notes"):  # a draft that is all tokens, and no draft
+            (tmp_path / name).write_text("old")
+        result = run("a.txt", *options, cwd=tmp_path)
+        assert (result.returncode, result.stderr) == (0, "x.bin: removed 1 draft of killed runs beside it\n")
+        assert drafts_in(tmp_path) == sorted([*held, ".x.bin.draft-notes"])
+    finally:
+        process.kill()
+        process.communicate()
+    result = run("a.txt", *options, cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (0, "x.bin: removed 2 drafts of killed runs beside it\n")
+    assert drafts_in(tmp_path) == [".x.bin.draft-notes"]
+
+
+def test_a_draft_that_is_taken_for_a_dead_one_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = fcntl.flock
+    removed: list[int] = []
+
+    def late_lock(descriptor: int, operation: int) -> None:
+        if operation == fcntl.LOCK_EX and not removed:
+            removed.append(remove_dead_drafts(tmp_path / "x.bin"))
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late_lock)
+    file = TokenFile(tmp_path / "x.bin")
+    assert (removed, len(drafts_in(tmp_path))) == ([1], 2)
+    file.discard()
+    assert drafts_in(tmp_path) == []
 
 
 @pytest.fixture

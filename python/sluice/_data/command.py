@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from .documents import STDIN, documents, size_of, sources
 from .encoding import TextEncoder
 from .failure import OTHER, STORAGE, Failure
-from .token_file import TokenFile, check_name
+from .token_file import TokenFile, check_name, remove_dead_drafts
 
 _EXAMPLES = """examples:
   sluice data tokenize book.txt --tokenizer gpt2/tokenizer.json --out book.bin
@@ -206,6 +206,8 @@ def _tokenize(asked: argparse.Namespace) -> int:
     inputs = [*(path for path in paths if path != STDIN), *encoder.files]
     for name in names:
         check_name(name, encoder.vocabulary_size, asked.force, inputs)
+        if (removed := remove_dead_drafts(name)) > 0:
+            print(f"{name}: removed {removed} {'draft' if removed == 1 else 'drafts'} of killed runs beside it", file=sys.stderr)
     progress = _Progress(size_of(paths))
     with contextlib.ExitStack() as drafts:
         files = []

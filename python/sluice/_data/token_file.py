@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import array
 import contextlib
+import errno
+import fcntl
 import itertools
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,6 +22,7 @@ MOST_IDS_OF_16_BITS = 1 << 16
 
 _MOST_BYTES_OF_A_NAME_IN_A_DRAFT = 200  # a name has at most 255
 _draft_number = itertools.count()
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP)  # of a file system: no run removes drafts there
 
 
 def facts_of(path: Path) -> Path:
@@ -47,6 +51,59 @@ def check_name(path: Path, vocabulary_size: int, overwrite: bool, inputs: Iterab
             raise Failure(f"{file}: the file is there already: --force replaces it")
 
 
+def remove_dead_drafts(path: Path) -> int:
+    """Removes the drafts of ``path`` that no living process holds. Returns how many files. Raises Failure."""
+    pattern = re.compile(re.escape(_draft_prefix(path)) + r"\d+-\d+")
+    try:
+        names = {name.removesuffix(".json") for name in os.listdir(path.parent)}
+    except OSError as error:
+        raise of_system(error, path) from None
+    return sum(_remove_if_dead(path.with_name(name)) for name in names if pattern.fullmatch(name))
+
+
+def _draft_prefix(path: Path) -> str:
+    name = os.fsencode(path.name)[:_MOST_BYTES_OF_A_NAME_IN_A_DRAFT].decode("utf-8", "ignore")
+    return f".{name}.draft-"
+
+
+def _new_draft(path: Path) -> tuple[Path, int]:
+    """The path of a draft, and a descriptor that holds it until it is closed: by a lock on the file of its facts.
+
+    That file is made here. It is the first to come, and the last to go. Raises OSError.
+    """
+    while True:
+        draft = path.with_name(f"{_draft_prefix(path)}{os.getpid()}-{next(_draft_number)}")
+        lock = os.open(facts_of(draft), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                os.close(lock)
+                raise
+        with contextlib.suppress(FileNotFoundError):  # a run that began at this moment took it for a dead one
+            if os.path.samestat(os.fstat(lock), facts_of(draft).stat()):
+                return draft, lock
+        os.close(lock)
+
+
+def _remove_if_dead(draft: Path) -> int:
+    with contextlib.ExitStack() as held:
+        try:
+            lock = os.open(facts_of(draft), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+            held.callback(os.close, lock)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            pass  # no process has a draft without this file
+        except OSError:
+            return 0
+        removed = 0
+        for file in (draft, facts_of(draft)):
+            with contextlib.suppress(OSError):
+                file.unlink()
+                removed += 1
+        return removed
+
+
 class TokenFile:
     """Little-endian tokens, uint16 for .bin and uint32 for .u32. Raises Failure where the drive fails."""
 
@@ -54,12 +111,16 @@ class TokenFile:
         self.path = path
         self.tokens = self.documents = 0
         self._code = "H" if path.suffix == ".bin" else "I"
-        name = os.fsencode(path.name)[:_MOST_BYTES_OF_A_NAME_IN_A_DRAFT].decode("utf-8", "ignore")
-        self._draft = path.with_name(f".{name}.draft-{os.getpid()}-{next(_draft_number)}")
+        try:
+            self._draft, self._lock = _new_draft(path)
+        except OSError as error:
+            raise of_system(error, path) from None
         self._draft_of_facts = facts_of(self._draft)
         try:
             self._file = self._draft.open("xb", buffering=1 << 20)
         except OSError as error:
+            self._draft_of_facts.unlink()
+            os.close(self._lock)
             raise of_system(error, path) from None
 
     def add(self, ids: list[int], ends_document: bool) -> None:
@@ -83,7 +144,7 @@ class TokenFile:
         except OSError as error:
             raise of_system(error, self.path) from None
         try:
-            with self._draft_of_facts.open("x") as file:
+            with self._draft_of_facts.open("w") as file:
                 file.write(json.dumps({**self.facts(), **facts}, indent=2) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
@@ -114,3 +175,4 @@ class TokenFile:
             self._file.close()
         self._draft.unlink(missing_ok=True)
         self._draft_of_facts.unlink(missing_ok=True)
+        os.close(self._lock)
