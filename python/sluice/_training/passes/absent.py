@@ -254,6 +254,11 @@ def _refuse(absent: torch.Tensor, what: str, is_write: bool) -> NoReturn:
     parameter = _parameter_of(absent)
     owner = owner_of(parameter)
     begin = f"{what} of parameter {_name_of(parameter)}: "
+    if absent is not parameter and isinstance(absent, nn.Parameter):
+        raise RuntimeError(
+            f"{begin}another parameter was made of the engine's, which has no values between passes, as by a module's to(\"meta\"): after "
+            "initialize() a module must not be moved or converted"
+        )
     if owner is None:
         raise RuntimeError(
             f"{begin}it has no values any more, since its engine was destroyed, or went with its model. Read values before destroy(), and build the "

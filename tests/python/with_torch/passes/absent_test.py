@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import config, engine_of, make, train
+from small_models import batch, config, engine_of, make, train
 from torch import nn
 
 import sluice
@@ -73,6 +73,14 @@ def test_what_a_parameter_is_can_be_asked_for() -> None:
     assert weight.data.shape == weight.detach().shape == weight.cpu().shape == (0,)
     assert "embedding.weight" in repr(weight) and "embedding.weight" in f"{weight}"
     engine.module.to(engine.device)
+
+
+@pytest.mark.parametrize("change", [nn.Module.half, nn.Module.double, lambda module: module.to("meta")])
+def test_the_next_forward_of_a_module_that_was_converted_names_the_cause(change: Callable[[nn.Module], object]) -> None:
+    engine = engine_of(make())
+    change(engine.module)
+    with pytest.raises((ValueError, RuntimeError), match=r"parameter .*: after initialize\(\) .* moved or converted"):
+        engine(batch(0)[0])
 
 
 @pytest.mark.parametrize("kind", ["parameters", "data", "bf16"])
