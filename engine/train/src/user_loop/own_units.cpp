@@ -336,7 +336,12 @@ void OwnUnits::check_gradients(std::size_t layout, const ShardedUnits& sharded) 
   for (std::size_t p = 0; p < values_[layout].size(); ++p) {
     const Tensor& gradient = values_[layout][p].grad();
     const zero::ParamLayout& param = layouts_[layout].params[p];
-    SLUICE_CHECK(gradient.defined() && gradient.storage().data() == buffer &&
+    SLUICE_CHECK(gradient.defined(),
+                 "the gradient of " + param.name +
+                     " was removed during backward (set to None by a hook), as by an optimizer "
+                     "that steps in hooks on gradients: step() needs the gradients of all "
+                     "parameters, so use an optimizer without such hooks");
+    SLUICE_CHECK(gradient.storage().data() == buffer &&
                      gradient.storage_offset() == static_cast<std::int64_t>(param.offset_count),
                  "the gradient of " + param.name +
                      " was replaced during backward (by a hook or create_graph): it is a view of "

@@ -138,6 +138,24 @@ def test_an_optimizer_in_backward_is_an_error(unit: str) -> None:
     engine.destroy()
 
 
+def test_an_optimizer_that_steps_in_hooks_and_drops_the_gradients_is_an_error_that_says_so() -> None:
+    engine = engine_of(make())
+    weight = engine.module.get_parameter("blocks.0.up.weight")
+    inner = torch.optim.SGD([weight], lr=1e-3)
+
+    def step(parameter: torch.Tensor) -> None:
+        inner.step()
+        inner.zero_grad()
+
+    handle = weight.register_post_accumulate_grad_hook(step)
+    ids, targets = batch(0)
+    with pytest.raises(ValueError, match=r"^the gradient of blocks.0.up.weight was removed .* an optimizer without such hooks"):
+        engine.backward(loss_of(engine(ids), targets))
+    handle.remove()
+    train(engine, range(1))
+    engine.destroy()
+
+
 def test_a_write_in_steps_layer_by_layer_is_an_error() -> None:
     model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))
     engine = engine_of(model, config(gradient_accumulation_steps=2))
