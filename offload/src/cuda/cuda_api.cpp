@@ -160,10 +160,7 @@ CudaError make_error(CudaApi& api, cudaError_t error, const char* call,
 
 std::unique_ptr<CudaApi> load_cuda_runtime(std::string& why_not) {
   LoadedLibrary library(kLibrary, SLUICE_CUDART_FOLDER);
-  const Functions functions = find_functions(library);
-  why_not = library.why_not();
-  if (!why_not.empty()) return nullptr;
-  return std::make_unique<CudaRuntime>(functions);
+  return library.make<CudaRuntime>(find_functions(library), why_not);
 }
 
 void throw_cuda_failed(CudaApi& api, cudaError_t error, const char* call,

@@ -114,9 +114,7 @@ std::unique_ptr<CufileApi> load_cufile(std::string& why_not) {
   library.find(f.handle_register, "cuFileHandleRegister");
   library.find(f.handle_deregister, "cuFileHandleDeregister");
   library.find(f.read, "cuFileRead");
-  why_not = library.why_not();
-  if (!why_not.empty()) return nullptr;
-  return std::make_unique<Cufile>(f);
+  return library.make<Cufile>(f, why_not);
 }
 
 }  // namespace sluice::offload::cuda

@@ -103,9 +103,7 @@ std::unique_ptr<NcclApi> load_nccl(std::string& why_not) {
   library.find(f.reduce, "ncclReduce");
   library.find(f.send, "ncclSend");
   library.find(f.receive, "ncclRecv");
-  why_not = library.why_not();
-  if (!why_not.empty()) return nullptr;
-  return std::make_unique<Nccl>(f);
+  return library.make<Nccl>(f, why_not);
 }
 
 }  // namespace sluice::zero

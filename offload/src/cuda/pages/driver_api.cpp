@@ -112,10 +112,7 @@ CudaError make_error(DriverApi& api, CUresult error, const char* call,
 
 std::unique_ptr<DriverApi> load_cuda_driver(std::string& why_not) {
   LoadedLibrary library(kLibrary, SLUICE_CUDART_FOLDER);
-  const Functions functions = find_functions(library);
-  why_not = library.why_not();
-  if (!why_not.empty()) return nullptr;
-  return std::make_unique<Driver>(functions);
+  return library.make<Driver>(find_functions(library), why_not);
 }
 
 void throw_driver_failed(DriverApi& api, CUresult error, const char* call,

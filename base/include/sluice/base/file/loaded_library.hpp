@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -29,8 +30,13 @@ class LoadedLibrary {
     if (function == nullptr && why_not_.empty()) why_not_ = name_ + " has no " + name;
   }
 
-  // Why the library is not loaded, or the first function that it lacks; empty when all is there.
-  const std::string& why_not() const { return why_not_; }
+  // An Api over the functions that were found. Null when the library is not loaded or lacks one of
+  // them; `why_not` says so, and is empty otherwise.
+  template <typename Api, typename Functions>
+  std::unique_ptr<Api> make(const Functions& functions, std::string& why_not) const {
+    why_not = why_not_;
+    return why_not.empty() ? std::make_unique<Api>(functions) : nullptr;
+  }
 
  private:
   const std::string name_;
