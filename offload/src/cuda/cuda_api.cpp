@@ -81,7 +81,7 @@ Functions find_functions(LoadedLibrary& library) {
 // device either.
 decltype(&::cuDevicePrimaryCtxGetState) find_context_state() {
   decltype(&::cuDevicePrimaryCtxGetState) state = nullptr;
-  LoadedLibrary(kDriver, SLUICE_CUDART_FOLDER).find(state, "cuDevicePrimaryCtxGetState");
+  LoadedLibrary(kDriver).find(state, "cuDevicePrimaryCtxGetState");
   return state;
 }
 

@@ -111,7 +111,7 @@ CudaError make_error(DriverApi& api, CUresult error, const char* call,
 }  // namespace
 
 std::unique_ptr<DriverApi> load_cuda_driver(std::string& why_not) {
-  LoadedLibrary library(kLibrary, SLUICE_CUDART_FOLDER);
+  LoadedLibrary library(kLibrary);
   return library.make<Driver>(find_functions(library), why_not);
 }
 

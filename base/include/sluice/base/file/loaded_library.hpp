@@ -13,14 +13,18 @@ namespace sluice {
 // A library, which stays loaded. Confined to the thread that loads.
 class LoadedLibrary {
  public:
-  // By the loader, else from `folder`, where the library was when this was built.
-  LoadedLibrary(const std::string& name, const std::string& folder) : name_(name) {
-    for (const std::string& path : {name, folder + "/" + name}) {
-      library_ = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-      if (library_ != nullptr) return;
-    }
+  // Takes the first of: the library that this process has already; that of `folder`, where
+  // LibTorch's own was when this was built; the one that the loader finds. LibTorch, which may come
+  // later, gets the same one by its name, and an older one of the system lacks functions.
+  explicit LoadedLibrary(const std::string& name, const std::string& folder = "") : name_(name) {
+    library_ = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+    if (library_ == nullptr && !folder.empty())
+      library_ = ::dlopen((folder + "/" + name).c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library_ == nullptr) library_ = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library_ != nullptr) return;
     const char* const error = ::dlerror();
-    why_not_ = error == nullptr ? name + " cannot be loaded" : error;
+    why_not_ = (error == nullptr ? name + " cannot be loaded" : error) +
+               std::string("; if it is installed, name its folder in LD_LIBRARY_PATH");
   }
 
   // Null when the library is not loaded, or lacks the function.
