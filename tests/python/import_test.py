@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import sluice
@@ -63,6 +64,14 @@ def test_the_program_comes_with_the_package(command: list[str]) -> None:
     assert "sluice plan" in result.stdout or "plan" in result.stdout
     version = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60, check=False)
     assert sluice.__version__ in version.stdout
+
+
+def test_the_package_finds_the_libraries_that_pip_puts_beside_it() -> None:
+    package = Path(sluice.__file__).parent
+    for binary in [Path(PROGRAM), *package.glob("*.so"), *package.glob("lib/libsluice_train*.so")]:
+        packages = "$ORIGIN/" + "../" * len(binary.relative_to(package).parents)
+        for folder in ("nvidia/cu13/lib", "nvidia/nccl/lib"):
+            assert (packages + folder).encode() in binary.read_bytes(), binary
 
 
 @pytest.mark.parametrize("on_path", [True, False])
