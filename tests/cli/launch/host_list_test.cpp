@@ -1,4 +1,4 @@
-// Hostfiles, DeepSpeed's filters, and the shares of a host's cores.
+// Hostfiles, DeepSpeed's filters, and the shares of a host's cores and GPUs.
 
 #include "launch/host_list.hpp"
 
@@ -7,11 +7,14 @@
 
 #include <algorithm>
 
+#include "file_text.hpp"
+#include "launch/local_launch.hpp"
 #include "launch/rank_cores.hpp"
 #include "message_of.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/text.hpp"
 #include "sluice/base/threads.hpp"
+#include "temp_dir.hpp"
 
 namespace sluice::cli {
 namespace {
@@ -68,6 +71,16 @@ TEST(VisibleGpus, EndAtTheFirstNameThatCudaDoesNotKnow) {
   EXPECT_THAT(visible_gpus("0,1,"), ElementsAre("0", "1"));
   for (const char* none : {"", "-1", "-1,0", "NoDevFiles"})
     EXPECT_TRUE(visible_gpus(none).empty()) << none;
+}
+
+// As in a container with two GPUs of a host that has more.
+TEST(GpuFiles, AreThoseWithANumberWhateverTheFirstIs) {
+  const test::TempDir folder;
+  EXPECT_EQ(count_gpu_files(folder.path()), 0U);
+  for (const char* name : {"nvidia2", "nvidia10", "nvidiactl", "nvidia-uvm", "nvidia-caps", "null"})
+    test::write_file(folder.file(name), "");
+  EXPECT_EQ(count_gpu_files(folder.path()), 2U);
+  EXPECT_EQ(count_gpu_files(folder.file("absent")), 0U);
 }
 
 TEST(Hostfile, MayBeginWithAByteOrderMark) {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -33,9 +32,7 @@ constexpr std::uint64_t kMostHostfileBytes = 16U << 20U;
 unsigned count_gpus() {
   if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES"))
     return static_cast<unsigned>(visible_gpus(visible).size());
-  unsigned gpus = 0;
-  while (std::filesystem::exists("/dev/nvidia" + std::to_string(gpus))) ++gpus;
-  return gpus;
+  return count_gpu_files("/dev");
 }
 
 unsigned slurm_nodes() {

@@ -9,11 +9,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <sstream>
+#include <string_view>
+#include <system_error>
 
 #include "launch/program.hpp"
 #include "launch/rank_cores.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/fd.hpp"
+#include "sluice/base/text.hpp"
 #include "sluice/base/threads.hpp"
 #include "terminal/text_format.hpp"
 
@@ -171,6 +174,18 @@ ChildProcess around_ranks(const LaunchArguments& arguments, const LocalRanks& ra
 }
 
 }  // namespace
+
+unsigned count_gpu_files(const std::string& folder) {
+  constexpr std::string_view kStem = "nvidia";
+  unsigned gpus = 0;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (name.starts_with(kStem) && parse_number<unsigned>(name.substr(kStem.size()))) ++gpus;
+  }
+  return gpus;
+}
 
 GroupEnd run_ranks_here(const LaunchArguments& arguments, const Host& host, LaunchHow how,
                         const LaunchOutput& output) {

@@ -12,6 +12,10 @@
 
 namespace sluice::cli {
 
+// GPUs of NVIDIA's driver: its files in `folder` (/dev) whose names end in a number. A container
+// has those of its own GPUs, under the numbers that the host gave them.
+unsigned count_gpu_files(const std::string& folder);
+
 // Where the ranks' output goes, and lines of the launcher itself.
 struct LaunchOutput {
   int out_fd = 1;
