@@ -8,10 +8,12 @@
 #include <filesystem>
 #include <string>
 
+#include "machine/device_choice.hpp"
 #include "message_of.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/fd.hpp"
 #include "sluice/nvme/file.hpp"
+#include "sluice/offload/cuda_device.hpp"
 #include "sluice/plan/machine.hpp"
 #include "temp_dir.hpp"
 
@@ -73,6 +75,21 @@ TEST(Machine, RefusesAGpuThatIsAskedForByNameAndNotThere) {
       sluice::test::message_of<InvalidArgument>([&] { probe_machine(config); });
   EXPECT_THAT(said, testing::StartsWith("\"sluice\": {\"device\": \"cuda:3\"}: "));
   EXPECT_GT(said.size(), 40U) << "without a reason";
+}
+
+// A machine without a GPU is no mistake; a GPU whose driver fails is not passed over.
+TEST(Machine, RefusesTheHostInPlaceOfGpusThatFail) {
+  offload::CudaDevices found{{}, "the driver fails", true};
+  const auto refused = [&](const config::ComputeDevice& asked) {
+    return sluice::test::message_of<InvalidArgument>([&] { why_on_host(asked, found); });
+  };
+  EXPECT_EQ(refused({}),
+            "\"sluice\": {\"device\": \"auto\"}: the driver fails; mend that, or train on the CPU "
+            "with \"device\": \"host\"");
+  EXPECT_EQ(refused({config::ComputeDevice::Kind::cuda}),
+            "\"sluice\": {\"device\": \"cuda\"}: the driver fails");
+  found.fails = false;
+  EXPECT_EQ(why_on_host({}, found), "the driver fails");
 }
 
 }  // namespace

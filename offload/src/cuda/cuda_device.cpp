@@ -33,23 +33,30 @@ std::string version_text(int version) {
 }
 
 // Why the runtime finds no device, and what to do.
-std::string explain(CudaApi& api, cudaError_t error) {
+CudaDevices explain(CudaApi& api, cudaError_t error) {
   int driver = 0;
   int runtime = 0;
   const bool known = api.driver_get_version(&driver) == cudaSuccess &&
                      api.runtime_get_version(&runtime) == cudaSuccess;
-  if (known && driver == 0) return "no NVIDIA driver is loaded (nvidia-smi says whether it works)";
+  if (known && driver == 0)
+    return {{}, "no NVIDIA driver is loaded (nvidia-smi says whether it works)"};
   if (error == cudaErrorInsufficientDriver && known) {
-    return "the NVIDIA driver is too old: it is for CUDA " + version_text(driver) +
-           ", this needs CUDA " + version_text(runtime) + "; update the driver";
+    return {{},
+            "the NVIDIA driver is too old: it is for CUDA " + version_text(driver) +
+                ", this needs CUDA " + version_text(runtime) + "; update the driver"};
   }
   // Read in this one place.
-  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES"); visible != nullptr) {
-    return std::string("CUDA_VISIBLE_DEVICES is \"") + visible +
-           "\", which leaves no GPU; unset it, or name one that nvidia-smi -L shows";
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (error == cudaErrorNoDevice && visible != nullptr) {
+    return {{},
+            std::string("CUDA_VISIBLE_DEVICES is \"") + visible +
+                "\", which leaves no GPU; unset it, or name one that nvidia-smi -L shows"};
   }
-  return "the CUDA runtime finds no GPU: " + api.error_text(error) + " (" + api.error_name(error) +
-         ")";
+  const std::string said = api.error_text(error) + " (" + api.error_name(error) + ")";
+  const bool has_none = error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver ||
+                        error == cudaErrorStubLibrary;  // a file that programs are linked with
+  if (has_none) return {{}, "the CUDA runtime finds no GPU: " + said};
+  return {{}, "the NVIDIA driver is there, and the CUDA runtime fails: " + said, true};
 }
 
 CudaDeviceFacts facts_of(CudaApi& api, int index) {
@@ -221,17 +228,15 @@ class GpuStream final : public DeviceStream {
 }  // namespace
 
 CudaDevices find_devices(CudaApi& api) {
-  CudaDevices found;
   int count = 0;
   const cudaError_t error = api.get_device_count(&count);
-  if (error != cudaSuccess || count == 0) {
-    found.why_none = explain(api, error == cudaSuccess ? cudaErrorNoDevice : error);
-    return found;
-  }
+  if (error != cudaSuccess || count == 0)
+    return explain(api, error == cudaSuccess ? cudaErrorNoDevice : error);
+  CudaDevices found;
   try {
     for (int index = 0; index < count; ++index) found.devices.push_back(facts_of(api, index));
   } catch (const CudaError& e) {  // a GPU that is there and does not answer
-    found = {{}, e.what()};
+    found = {{}, e.what(), true};
   }
   return found;
 }

@@ -53,6 +53,7 @@ TEST(FindCudaDevices, SaysThatAGpuDoesNotAnswer) {
   api.fail("get_device_properties", 2, cudaErrorUnknown);
   const CudaDevices found = cuda::find_devices(api);
   EXPECT_TRUE(found.devices.empty());
+  EXPECT_TRUE(found.fails);
   EXPECT_THAT(found.why_none, HasSubstr("looking at the GPU: get_device_properties"));
 }
 
@@ -64,6 +65,35 @@ TEST(FindCudaDevices, NamesTheVariableThatHidesThem) {
   ::unsetenv("CUDA_VISIBLE_DEVICES");
   EXPECT_THAT(why, HasSubstr("CUDA_VISIBLE_DEVICES is \"7\", which leaves no GPU"));
   EXPECT_THAT(cuda::find_devices(api).why_none, HasSubstr("the CUDA runtime finds no GPU"));
+}
+
+// Schedulers and launchers set the variable everywhere, also where it hides nothing.
+TEST(FindCudaDevices, NamesAFailureByItsOwnNameWhateverTheVariableIs) {
+  FakeCuda api;
+  for (const cudaError_t error : {cudaErrorSystemNotReady, cudaErrorSystemDriverMismatch,
+                                  cudaErrorInitializationError, cudaErrorUnknown}) {
+    api.count_error = error;
+    ::setenv("CUDA_VISIBLE_DEVICES", "0,1", 1);
+    const CudaDevices found = cuda::find_devices(api);
+    ::unsetenv("CUDA_VISIBLE_DEVICES");
+    EXPECT_EQ(found.why_none,
+              "the NVIDIA driver is there, and the CUDA runtime fails: a fault of the test (" +
+                  api.error_name(error) + ")");
+    EXPECT_TRUE(found.fails);
+  }
+}
+
+TEST(FindCudaDevices, TellsAMachineWithoutAGpuFromOneThatFails) {
+  FakeCuda api;
+  EXPECT_FALSE(cuda::find_devices(api).fails);
+  for (const cudaError_t error :
+       {cudaErrorNoDevice, cudaErrorInsufficientDriver, cudaErrorStubLibrary}) {
+    api.count_error = error;
+    EXPECT_FALSE(cuda::find_devices(api).fails) << error;
+  }
+  api.count_error = cudaErrorSystemNotReady;
+  api.driver_version = 0;
+  EXPECT_FALSE(cuda::find_devices(api).fails);
 }
 
 TEST(RegisteredSource, RegistersWhatItHandsOut) {

@@ -24,7 +24,10 @@ DoctorRow on_off(std::string name, bool on, std::string detail) {
 DoctorRow gpu_row() {
   const offload::CudaDevices found = offload::find_cuda_devices();
   if (found.devices.empty())
-    return on_off("GPU", false, found.why_none + "; the model computes on the host");
+    return on_off(
+        "GPU", false,
+        found.why_none + (found.fails ? "; \"sluice\": {\"device\": \"host\"} computes on the host"
+                                      : "; the model computes on the host"));
   std::string names;
   for (const offload::CudaDeviceFacts& device : found.devices) {
     names += (names.empty() ? "" : ", ") + device.name + " (" + format_bytes(device.total_bytes) +

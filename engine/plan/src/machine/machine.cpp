@@ -9,12 +9,12 @@
 #include <filesystem>
 #include <string>
 
+#include "machine/device_choice.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/file/proc.hpp"
 #include "sluice/base/threads.hpp"
 #include "sluice/nvme/file.hpp"
-#include "sluice/offload/cuda_device.hpp"
 #include "sluice/offload/swap_store.hpp"
 #include "sluice/plan/storage_choices.hpp"
 
@@ -78,51 +78,6 @@ bool note_file_system(MachineFacts& facts, const std::string& directory) {
   if (stat(directory.c_str(), &status) != 0) return false;
   facts.file_systems.emplace_back(directory, status.st_dev);
   return true;
-}
-
-#if SLUICE_TRAINS_ON_GPUS
-constexpr bool kTrainsOnGpus = true;
-#else
-constexpr bool kTrainsOnGpus = false;
-#endif
-#if SLUICE_HAVE_GPU_KERNELS
-constexpr bool kHasGpuKernels = true;
-#else
-constexpr bool kHasGpuKernels = false;
-#endif
-
-void choose_device(MachineFacts& facts, const config::ComputeDevice& asked) {
-  using Kind = config::ComputeDevice::Kind;
-  if (asked.kind == Kind::host) return;
-  const offload::CudaDevices found =
-      kTrainsOnGpus ? offload::find_cuda_devices()
-                    : offload::CudaDevices{{}, "this build's LibTorch has no part for GPUs"};
-  const int gpu_index = asked.index.value_or(0);
-  const std::string why_not = found.why_missing(gpu_index);
-  if (!why_not.empty()) {
-    SLUICE_CHECK(asked.kind != Kind::cuda,
-                 "\"sluice\": {\"device\": \"" + config::name_of(asked) + "\"}: " + why_not);
-    facts.device_choice = "device: the host (auto): " + why_not;
-    return;
-  }
-  const offload::CudaDeviceFacts& gpu = found.devices[static_cast<std::size_t>(gpu_index)];
-  facts.device.gpu = {.index = gpu_index,
-                      .name = gpu.name,
-                      .total_bytes = gpu.total_bytes,
-                      .free_bytes = offload::cuda_free_bytes(gpu_index),
-                      .bus_id = gpu.bus_id};
-  facts.device.host_addressable = false;
-  facts.device.has_update_kernels = kHasGpuKernels && gpu.major >= 8;
-  const offload::CudaPages pages = offload::find_cuda_pages(gpu_index);
-  facts.device.gpu->page_bytes = pages.page_bytes;
-  if (pages.page_bytes == 0) {
-    facts.memory_choice =
-        "the GPU's memory is one block, with room for gaps: it is not mapped in pages, because " +
-        pages.why_not;
-  }
-  if (asked.kind == Kind::automatic)
-    facts.device_choice = "device: " + name_of(*facts.device.gpu) +
-                          (asked.index ? " (auto)" : ", the first GPU (auto)");
 }
 
 std::uint64_t available_within(const std::optional<GroupMemory>& group) {

@@ -24,6 +24,8 @@ struct CudaDeviceFacts {
 struct CudaDevices {
   std::vector<CudaDeviceFacts> devices;  // by index, after CUDA_VISIBLE_DEVICES
   std::string why_none;                  // without a device: the reason and the remedy
+  // `why_none` is a failure of GPUs that are there, or of their driver.
+  bool fails = false;
 
   // Why there is no GPU `index`; empty: there is one.
   std::string why_missing(int index) const {
