@@ -19,13 +19,13 @@ log = logging.getLogger("sluice")
 def current_gpu() -> int | None:
     """The GPU that the script made current; None where PyTorch has none.
 
-    A script that has not used a GPU yet gets that of its LOCAL_RANK.
+    A script that has not used a GPU yet gets that of its LOCAL_RANK: the ranks of a host take its GPUs in turn.
     """
     if not torch.cuda.is_available():
         return None
     if torch.cuda.is_initialized():
         return torch.cuda.current_device()
-    return min(local_rank(), torch.cuda.device_count() - 1)
+    return local_rank() % torch.cuda.device_count()
 
 
 @functools.cache  # once

@@ -34,7 +34,7 @@ struct Source {
   std::optional<std::string> text;
   std::vector<std::string> tuned;
   std::vector<std::pair<std::string, std::string>> settings;  // keys and values
-  std::optional<int> gpu;  // where the configuration leaves the device open
+  std::optional<int> gpu;  // where the configuration leaves the GPU open
 };
 
 // The other ranks: null, or an object for each of two threads (python_communicator.hpp).
@@ -59,8 +59,10 @@ config::TrainConfig load(const Source& source, Resume resume, const Ranks& ranks
                                    : config::load_train_config(source.path, options);
   const bool asked = config.origins.find("sluice.durability") != config.origins.end();
   if (resume == Resume::scratch && !asked) config.sluice.durability = Durability::none;
-  if (source.gpu && config.sluice.device.kind == config::ComputeDevice::Kind::automatic)
-    config.sluice.device = {.kind = config::ComputeDevice::Kind::cuda, .index = *source.gpu};
+  using Kind = config::ComputeDevice::Kind;
+  config::ComputeDevice& device = config.sluice.device;
+  if (source.gpu && device.kind != Kind::host && !device.index)
+    device = {.kind = Kind::cuda, .index = *source.gpu};
   if (ranks.communicator) config.rank = ranks.communicator->rank();
   return config;
 }

@@ -43,9 +43,20 @@ def test_the_gpu_is_the_scripts_current_one(monkeypatch: pytest.MonkeyPatch) -> 
     assert devices.current_gpu() == 0
     monkeypatch.setenv("LOCAL_RANK", "2")
     assert devices.current_gpu() == 2
+    monkeypatch.setenv("LOCAL_RANK", "5")
+    assert devices.current_gpu() == 1
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     assert devices.current_gpu() == 3
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it is about machines without a GPU")
+def test_a_device_without_a_number_is_the_scripts_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "current_gpu", lambda: 3)
+    for device, chosen in (("cuda", "cuda:3"), ("auto", "cuda:3"), ("cuda:1", "cuda:1")):
+        with pytest.raises(ValueError, match=f'"device": "{chosen}"'):
+            engine_of(make(), config(sluice={"device": device}))
+    assert engine_of(make(), config(sluice={"device": "host"})).device == torch.device("cpu")
 
 
 def test_the_accelerator_is_the_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
