@@ -10,6 +10,10 @@ struct CUstream_st;  // the CUDA runtime's cudaStream_t points to it
 
 namespace sluice::cpu_adam {
 
+// The engine's kernels for GPUs are compiled for this compute capability and later ones; an earlier
+// GPU has no kernel image.
+inline constexpr int kLeastGpuMajor = 8;
+
 // Issues the run to `stream`, a stream of the calling thread's GPU. Every address of `step` is in
 // that GPU's memory, and stays valid until the work has run. The work sets *non_finite, also in
 // that memory, to 1 if a value that it wrote is non-finite, with the limits of step_tile(); else

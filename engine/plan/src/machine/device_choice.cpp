@@ -1,6 +1,7 @@
 #include "machine/device_choice.hpp"
 
 #include "sluice/base/error.hpp"
+#include "sluice/cpu_adam/gpu_step.hpp"
 
 namespace sluice::plan {
 
@@ -48,7 +49,7 @@ void choose_device(MachineFacts& facts, const config::ComputeDevice& asked) {
                       .free_bytes = offload::cuda_free_bytes(gpu_index),
                       .bus_id = gpu.bus_id};
   facts.device.host_addressable = false;
-  facts.device.has_update_kernels = kHasGpuKernels && gpu.major >= 8;
+  facts.device.has_update_kernels = kHasGpuKernels && gpu.major >= cpu_adam::kLeastGpuMajor;
   const offload::CudaPages pages = offload::find_cuda_pages(gpu_index);
   facts.device.gpu->page_bytes = pages.page_bytes;
   if (pages.page_bytes == 0) {

@@ -43,7 +43,8 @@ class GpuCompute {
   virtual void run_on_stream(const std::function<void()>& work) = 0;
   // Waits for all work issued to the stream. Throws LibTorch's errors.
   virtual void synchronize() = 0;
-  // False in a build without kernels of its own: no nvcc was found.
+  // False in a build without kernels of its own, where no nvcc was found, and on a GPU that they
+  // are not compiled for (cpu_adam::kLeastGpuMajor).
   virtual bool has_kernels() const = 0;
   // Issues to the stream: *result = the sum of the squares of `gradient`, in fp64, both on the GPU.
   // Needs kernels.

@@ -15,7 +15,7 @@ namespace {
 
 std::string norms_by(const RunDevice& device) {
   if (!device.gpu) return "host";
-  return device.gpu->has_kernels() ? "own kernel" : "LibTorch (built without nvcc)";
+  return device.gpu->has_kernels() ? "own kernel" : "LibTorch";
 }
 
 std::vector<std::pair<std::string, std::string>> versions_of(const RunResources& resources) {

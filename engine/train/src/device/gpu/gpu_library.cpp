@@ -113,7 +113,7 @@ class Compute final : public GpuCompute {
   void synchronize() override { stream_.synchronize(); }
 #if SLUICE_HAVE_GPU_KERNELS
   bool has_kernels() const override {
-    return true;
+    return at::cuda::getDeviceProperties(stream_.device_index())->major >= cpu_adam::kLeastGpuMajor;
   }
   void issue_squared_norm(const void* gradient, std::uint64_t count, DType dtype,
                           double* result) override {
