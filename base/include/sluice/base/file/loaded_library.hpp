@@ -34,6 +34,8 @@ class LoadedLibrary {
     if (function == nullptr && why_not_.empty()) why_not_ = name_ + " has no " + name;
   }
 
+  // Why the library is not loaded, or the first function that it lacks; empty when all is there.
+  const std::string& why_not() const { return why_not_; }
   // An Api over the functions that were found. Null when the library is not loaded or lacks one of
   // them; `why_not` says so, and is empty otherwise.
   template <typename Api, typename Functions>
