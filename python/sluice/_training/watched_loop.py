@@ -89,8 +89,8 @@ class MicroBatches:
         """How many have had a backward or a step() since the last step ended."""
         return self.counted + self.has_new_gradients
 
-    def begin_backward(self) -> None:
-        """Gradients come."""
+    def begin_gradients(self) -> None:
+        """An engine counts a loss for its backward, or a parameter gets a gradient. A gradient of inputs alone is of no micro-batch."""
         self.has_gradients = self.has_new_gradients = True
 
     def count(self, number: int = 1) -> None:
@@ -311,11 +311,11 @@ class WatchedLoop(Loop):
         configured = self._loop.accumulation_steps  # by which the extension divides the sum
         self._loop.add_loss(loss if configured == self._accumulation_steps else loss.detach() * (configured / self._accumulation_steps))
         self.micro_batches.has_loss = True
+        self.micro_batches.begin_gradients()
 
     def begin_backward(self, groups: Sequence[Mapping[str, float]] = ()) -> None:
         """Begins a backward, once the last step's updates have ended. ``groups``: without, those of :meth:`values_by`. Blocks."""
         self._pass = "backward"
-        self.micro_batches.begin_backward()
         if not groups and self._loop.speculates and (values := self._values()) is not None:
             with contextlib.suppress(ValueError):  # end_step() raises it, if the values are still these
                 groups = values()

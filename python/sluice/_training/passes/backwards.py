@@ -135,6 +135,8 @@ class Backwards:
         Raises RuntimeError where the unit is not here: its weights have been missing in the backward so far.
         """
         parameter, states = self._trained[number]
+        if not self._loop.micro_batches.has_new_gradients and _accumulates(parameter):
+            self._loop.micro_batches.begin_gradients()
         for state in states:
             if state.open_calls > 0:
                 return

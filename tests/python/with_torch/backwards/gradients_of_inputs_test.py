@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from small_models import config, data, engine_of
 from torch import nn
@@ -75,6 +76,33 @@ def test_an_unused_leaf_has_no_gradient() -> None:
     torch.testing.assert_close(bias.grad, torch.ones(4, 8))
     assert torch.autograd.grad(model[0](x, bias).sum(), bias, allow_unused=True) == (None,)
     optimizer.close()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_gradient_of_an_input_begins_no_step(count: int) -> None:
+    batches = [(data(number), data(5)) for number in range(count)]
+    loss_of = torch.nn.functional.mse_loss
+
+    def trained(asks_for_input: bool) -> tuple[float, dict[str, torch.Tensor]]:
+        torch.manual_seed(0)
+        engine = engine_of(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), config(gradient_accumulation_steps=count))
+        for _ in range(2):
+            if asks_for_input:
+                x = batches[0][0].clone().requires_grad_()
+                (gradient,) = torch.autograd.grad(loss_of(engine(x), batches[0][1]), x)
+                assert gradient.abs().sum() > 0
+            engine.train_batch(iter(batches), loss_of)
+        norm, weights = engine.get_global_grad_norm(), engine.module_state_dict()
+        loss_of(engine(batches[0][0]), batches[0][1]).backward()
+        with pytest.raises(ValueError, match=f"one has begun, with 1 of {count} micro-batches"):
+            engine.train_batch(iter(batches), loss_of)
+        engine.destroy()
+        return norm, weights
+
+    norm, weights = trained(asks_for_input=False)
+    norm_beside, weights_beside = trained(asks_for_input=True)
+    assert norm_beside == norm
+    assert all(torch.equal(weights_beside[name], weights[name]) for name in weights)
 
 
 class GivesNone(torch.autograd.Function):
