@@ -223,6 +223,14 @@ def test_documents_without_text_are_counted(tokenizer: Path, tmp_path: Path) -> 
     assert result.stderr == "sluice data: x.bin: no token: of 2 documents none has text\n"
 
 
+def test_a_gzip_file_with_an_extra_field_of_0_bytes_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.gz"
+    packed = bytearray(gzip.compress(b"alpha"))
+    packed[3] |= 4  # FEXTRA (RFC 1952), whose length stands behind the 10 bytes of the header
+    path.write_bytes(packed[:10] + bytes(2) + packed[10:])
+    assert ["".join(document) for document in documents(path, "text", lambda _: None)] == ["alpha"]
+
+
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.txt.gz", "a.jsonl.gz"])
 @pytest.mark.parametrize(
     ("change", "message"),

@@ -115,7 +115,7 @@ class _Counted:
 
     def read(self, size: int = -1) -> bytes:
         data = self._file.read(size)
-        return self._count(data, is_end=not data)
+        return self._count(data, is_end=not data and size != 0)
 
     def readline(self) -> bytes:
         line = self._file.readline()
