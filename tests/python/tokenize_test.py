@@ -215,6 +215,7 @@ def test_with_json_an_interruption_is_an_object_too(tokenizer: Path, tmp_path: P
     [
         (r'{"text": "\ud800"}', "half of a surrogate pair, '\\ud800', is no character"),
         ("[" * 100_000, "nested too deeply"),
+        ("{}", "an object without keys: remove the line"),
         ('{"text": null}', "the value of 'text' is null, not a string: remove the line, or name another key with --json-key"),
         ('{"text": 5}', "the value of 'text' is a number, not a string: "),
         ('{"text": ["a"]}', "the value of 'text' is an array, not a string: "),

@@ -165,6 +165,8 @@ def _text_of(path: Path, number: int, line: bytes, key: str) -> str:
     if not isinstance(value, dict):
         raise Failure(f"{path}:{number}: {_KINDS[type(value)]}, not an object with the key {key!r}: remove the line")
     if key not in value:
+        if not value:
+            raise Failure(f"{path}:{number}: an object without keys: remove the line")
         has = ", ".join(map(repr, value))
         raise Failure(f"{path}:{number}: no text in {key!r} (the line has keys {has}): --json-key names the key")
     text = value[key]
