@@ -123,13 +123,15 @@ class _Counted:
 
     def _count(self, data: bytes, is_end: bool) -> bytes:
         self._read(len(data))
+        if self._size is None:
+            return data
         self._place += len(data)
-        if self._size is not None and self._place > self._size:
+        if self._place > self._size:
             raise Failure(
                 f"{self._path}: goes on behind byte {self._size:,}: another program has written to it while it was in use;"
                 " wait until it is whole"
             )
-        if self._size is not None and is_end and self._place < self._size:
+        if is_end and self._place < self._size:
             end = min(self._place, os.fstat(self._file.fileno()).st_size)
             raise Failure(
                 f"{self._path}: ends at byte {end:,}: another program has cut it short while it was in use; restore it"
