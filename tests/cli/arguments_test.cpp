@@ -197,6 +197,15 @@ TEST(UsageError, NamesTheNearestFlagOrCommand) {
               HasSubstr("\"data\" is a command of the Python package"));
 }
 
+TEST(UsageError, TellsTheNameHereForANameOfFio) {
+  EXPECT_THAT(error_of({"nvme", "bench", "d", "--bs=4k"}),
+              HasSubstr("bench: --bs is fio's name: here it is --block"));
+  EXPECT_THAT(error_of({"nvme", "bench", "d", "--bs"}),
+              HasSubstr("bench: --bs is fio's name: here it is --block"));
+  EXPECT_THAT(error_of({"nvme", "bench", "--rw", "--clean"}),
+              HasSubstr("bench: --rw is fio's name: here it is --op and --access"));
+}
+
 TEST(UsageError, ListsEverythingThatIsMissing) {
   EXPECT_THAT(error_of({"train"}),
               HasSubstr("train: missing --config FILE, --model FILE, --data FILE"));

@@ -92,7 +92,7 @@ std::uint64_t to_bytes_of_ds_io(const std::string& flag, const std::string& text
   return to_bytes(flag, short_unit ? text + "iB" : text);
 }
 
-// fio's names, in no help: each is an error that tells the name here.
+// fio's names, in no help: each is an error that tells the name here, also without a value.
 void add_names_of_fio(CLI::App& command) {
   const std::pair<const char*, const char*> twins[] = {{"--bs", "--block"},
                                                        {"--iodepth", "--depth"},
@@ -107,7 +107,8 @@ void add_names_of_fio(CLI::App& command) {
     command
         .add_option_function<std::string>(
             theirs, [message](const std::string&) { throw InvalidArgument(message); })
-        ->group("");
+        ->group("")
+        ->expected(0, 1);
   }
 }
 
