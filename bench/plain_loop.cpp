@@ -147,7 +147,7 @@ class PlainGpt2 {
 
 // Anonymous memory of this process.
 long long anonymous_bytes() {
-  return static_cast<long long>(proc_bytes("/proc/self/status", "RssAnon"));
+  return static_cast<long long>(proc_bytes("/proc/self/status", {"RssAnon"}).value_or(0));
 }
 
 // Loads LibTorch's CUDA library, which the program does not link, so that it starts without a GPU.

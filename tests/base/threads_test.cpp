@@ -51,7 +51,7 @@ TEST(CheckThreads, NamesALimitOnMemory) {
 #endif
   const std::string said = test::run_in_child([] {
     // Room for what the process has, and for a few stacks.
-    const rlim_t used_bytes = proc_bytes("/proc/self/status", "VmData");
+    const rlim_t used_bytes = proc_bytes("/proc/self/status", {"VmData"}).value_or(0);
     test::in_child_check(used_bytes > 0);
     test::limit_resource(RLIMIT_DATA, used_bytes + kMiB);
     try {

@@ -2,7 +2,6 @@
 
 #include <cstdlib>
 #include <fstream>
-#include <optional>
 #include <utility>
 
 #include "sluice/base/bytes.hpp"
@@ -21,10 +20,6 @@ std::optional<std::string> value_in(const std::string& line, std::string_view ke
   return value == std::string::npos ? "" : line.substr(value);
 }
 
-std::uint64_t bytes_in(const std::string& value) {
-  return std::strtoull(value.c_str(), nullptr, 10) * kKiB;
-}
-
 }  // namespace
 
 std::string proc_field(const std::string& path, std::string_view key) {
@@ -34,16 +29,14 @@ std::string proc_field(const std::string& path, std::string_view key) {
   return "";
 }
 
-std::uint64_t proc_bytes(const std::string& path, std::string_view key) {
-  return bytes_in(proc_field(path, key));
-}
-
-std::uint64_t proc_sum_bytes(const std::string& path,
-                             std::initializer_list<std::string_view> keys) {
+std::optional<std::uint64_t> proc_bytes(const std::string& path,
+                                        std::initializer_list<std::string_view> keys) {
   std::ifstream file(path);
-  std::uint64_t sum_bytes = 0;
+  std::optional<std::uint64_t> sum_bytes;
   for (std::string line; std::getline(file, line);)
-    for (const std::string_view key : keys) sum_bytes += bytes_in(value_in(line, key).value_or(""));
+    for (const std::string_view key : keys)
+      if (const std::optional<std::string> value = value_in(line, key))
+        sum_bytes = sum_bytes.value_or(0) + std::strtoull(value->c_str(), nullptr, 10) * kKiB;
   return sum_bytes;
 }
 

@@ -94,7 +94,7 @@ class PageSource final : public MemorySource {
 void check_lock_limit(std::uint64_t size_bytes) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
-  const std::uint64_t locked = proc_bytes("/proc/self/status", "VmLck");
+  const std::uint64_t locked = proc_bytes("/proc/self/status", {"VmLck"}).value_or(0);
   // With more locked than the limit allows, the process has CAP_IPC_LOCK and the limit does not
   // hold.
   if (locked > limit.rlim_cur || size_bytes <= limit.rlim_cur - locked) return;

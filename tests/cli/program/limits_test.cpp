@@ -44,6 +44,16 @@ class Limits : public ::testing::Test {
         {"plan", "--config", directory_.file("ds.json"), "--model", directory_.file("model.json")},
         {}, before);
   }
+  // With this text in place of a file of /proc.
+  ProgramResult plan_under(const char* proc_file, const std::string& text) const {
+    const std::string file = directory_.file("proc");
+    write_file(file, text);
+    return plan(R"("device": "none")", "", [&] {
+      in_child_check(::unshare(CLONE_NEWNS) == 0 &&
+                     ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                     ::mount(file.c_str(), proc_file, nullptr, MS_BIND, nullptr) == 0);
+    });
+  }
   std::string config() const { return directory_.file("ds.json"); }
   std::string model() const { return directory_.file("model.json"); }
   std::string on_drive() const { return R"("device": "nvme", "nvme_path": ")" + swap() + "\""; }
@@ -283,6 +293,15 @@ TEST_F(Limits, WithoutProcAPlanKnowsTheMemoryAndTrainNamesProc) {
   EXPECT_THAT(doctor.out, Not(HasSubstr("0 B available")));
 }
 #endif
+
+// As lxcfs says it of a container that is at its limit.
+TEST_F(Limits, APlanOfAMachineWithoutAvailableMemoryIsRefused) {
+  const ProgramResult result =
+      plan_under("/proc/meminfo", "MemTotal: 16318480 kB\nMemAvailable: 0 kB\n");
+  SLUICE_SKIP_IF_NOT_PERMITTED(result, "a mount namespace");
+  EXPECT_EQ(result.exit_code, 3) << result.out;
+  EXPECT_THAT(result.err, HasSubstr("this process has 0 B of free memory"));
+}
 
 // hwloc asks for the allowed cores until it gets an answer.
 TEST_F(Limits, DoctorEndsWhereCoresAreNotTold) {

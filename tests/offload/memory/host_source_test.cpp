@@ -23,7 +23,7 @@ namespace {
 constexpr std::size_t kPieceBytes = 64 * kKiB;
 
 std::uint64_t process_bytes(const char* key) {
-  return proc_bytes("/proc/self/status", key);
+  return proc_bytes("/proc/self/status", {key}).value_or(0);
 }
 
 TEST(HostSource, AlignsToCacheLinesAndPages) {

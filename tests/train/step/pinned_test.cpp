@@ -13,7 +13,7 @@ namespace {
 
 // Bytes this process has locked.
 std::uint64_t locked_bytes() {
-  return proc_bytes("/proc/self/status", "VmLck");
+  return proc_bytes("/proc/self/status", {"VmLck"}).value_or(0);
 }
 
 TEST(PinnedMemory, IsExactlyWhatIsPlanned) {

@@ -81,12 +81,12 @@ DoctorRow cores_row() {
 }
 
 DoctorRow memory_row() {
-  if (proc_field(kMeminfo, "MemTotal").empty())
+  const std::optional<std::uint64_t> total = proc_bytes(kMeminfo, {"MemTotal"});
+  if (!total)
     return {"memory", DoctorState::off, "/proc is not mounted: train and generate need it", {}};
-  const std::uint64_t total = proc_bytes(kMeminfo, "MemTotal");
-  const std::uint64_t available = proc_bytes(kMeminfo, "MemAvailable");
-  std::string detail = format_bytes(available) + " available, of " + format_bytes(total);
-  std::vector<std::pair<std::string, std::uint64_t>> numbers = {{"total_bytes", total},
+  const std::uint64_t available = proc_bytes(kMeminfo, {"MemAvailable"}).value_or(0);
+  std::string detail = format_bytes(available) + " available, of " + format_bytes(*total);
+  std::vector<std::pair<std::string, std::uint64_t>> numbers = {{"total_bytes", *total},
                                                                 {"available_bytes", available}};
   if (const auto group = plan::group_memory()) {
     detail += "; control group limit " + format_bytes(group->limit_bytes) + ", of which " +
@@ -109,7 +109,7 @@ DoctorRow huge_pages_row() {
   const std::string reserved = proc_field(kMeminfo, "HugePages_Total");
   return fact("huge pages", "transparent: " + mode +
                                 "; reserved: " + (reserved.empty() ? "0" : reserved) + " of " +
-                                format_bytes(proc_bytes(kMeminfo, "Hugepagesize")));
+                                format_bytes(proc_bytes(kMeminfo, {"Hugepagesize"}).value_or(0)));
 }
 
 #if defined(SLUICE_HAVE_HWLOC)

@@ -186,8 +186,8 @@ void TrainProgress::print_breakdowns(const train::StepRecord& record) {
   if (config.monitors.wall_clock_breakdown) console_.print(times_line(record));
   print_profile(record);
   if (config.monitors.memory_breakdown) {
-    console_.print(memory_lines(record, proc_bytes("/proc/meminfo", "MemTotal"),
-                                proc_bytes("/proc/meminfo", "MemAvailable")));
+    console_.print(memory_lines(record, proc_bytes("/proc/meminfo", {"MemTotal"}).value_or(0),
+                                proc_bytes("/proc/meminfo", {"MemAvailable"}).value_or(0)));
   }
 }
 

@@ -30,10 +30,9 @@ std::uint64_t sysinfo_bytes(const std::string& key) {
   return units * info.mem_unit;
 }
 
-// Where /proc is not mounted, the system call tells.
+// Where /proc is not mounted, the system call tells. Where the kernel says 0, it is 0.
 std::uint64_t meminfo_bytes(const std::string& key) {
-  const std::uint64_t size_bytes = proc_bytes("/proc/meminfo", key);
-  return size_bytes > 0 ? size_bytes : sysinfo_bytes(key);
+  return proc_bytes("/proc/meminfo", {key}).value_or(sysinfo_bytes(key));
 }
 
 int usable_cores() {

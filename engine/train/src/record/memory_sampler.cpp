@@ -7,7 +7,7 @@
 namespace sluice::train {
 
 std::uint64_t resident_bytes() {
-  return proc_sum_bytes("/proc/self/status", {"RssAnon", "RssShmem"});
+  return proc_bytes("/proc/self/status", {"RssAnon", "RssShmem"}).value_or(0);
 }
 
 void MemorySampler::sample() {
