@@ -303,6 +303,12 @@ TEST_F(Limits, APlanOfAMachineWithoutAvailableMemoryIsRefused) {
   EXPECT_THAT(result.err, HasSubstr("this process has 0 B of free memory"));
 }
 
+TEST_F(Limits, APlanOfAProcessorWithoutANameIsMade) {
+  const ProgramResult result = plan_under("/proc/cpuinfo", "model name\t:\n");
+  SLUICE_SKIP_IF_NOT_PERMITTED(result, "a mount namespace");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
 // hwloc asks for the allowed cores until it gets an answer.
 TEST_F(Limits, DoctorEndsWhereCoresAreNotTold) {
   for (const long call : {__NR_sched_getaffinity, __NR_sched_setaffinity}) {

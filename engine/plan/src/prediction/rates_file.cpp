@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <sstream>
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/fd.hpp"
+#include "sluice/base/file/proc.hpp"
 #include "sluice/base/json/json_reader.hpp"
 #include "sluice/base/written.hpp"
 #include "sluice/cpu_adam/optimizer.hpp"
@@ -31,11 +31,8 @@ constexpr Json::ArrayIndex kMostEntries = 64;
 constexpr std::uint64_t kMostFileBytes = kMiB;
 
 std::string processor_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-  }
-  return "unknown processor";
+  std::string name = proc_field("/proc/cpuinfo", "model name");
+  return name.empty() ? "unknown processor" : name;
 }
 
 // Visits each number of the rates with its name in the file.
