@@ -139,8 +139,11 @@ TEST(BadInput, AFullDiskIsNoneForARunThatWritesNoCheckpoint) {
   const ProgramResult ended = folder.train("ended", 2, resumed);
   const ProgramResult evaluated = folder.train("evaluated", 0, resumed);
   const ProgramResult refused = folder.train("refused", 3, {"--resume"});
+  std::vector<std::string> line = folder.arguments("planned", 2, resumed);
+  line.front() = "plan";
+  const ProgramResult planned = run_sluice(line);
   ::umount2(folder.swap().c_str(), MNT_DETACH);
-  for (const ProgramResult& result : {trained, ended, evaluated})
+  for (const ProgramResult& result : {trained, ended, evaluated, planned})
     EXPECT_EQ(result.exit_code, 0) << result.err;
   expect_refused(refused, 3, {folder.swap() + "/saved needs", "are available"});
 }

@@ -23,6 +23,7 @@
 #include "sluice/plan/plan_text.hpp"
 #include "sluice/plan/prediction.hpp"
 #include "sluice/plan/storage_choices.hpp"
+#include "sluice/train/run_data.hpp"
 #include "sluice/train/run_source.hpp"
 #include "train/run_files.hpp"
 
@@ -33,9 +34,11 @@ namespace {
 // Plans the model, or with --max the largest number of blocks of its shape that fits. Throws
 // DoesNotFit, which says what is short, when the model or a single block does not fit.
 plan::Plan plan_run(const PlanArguments& arguments, const config::TrainConfig& config,
-                    config::ModelConfig model, const plan::FindRates& find_rates) {
+                    config::ModelConfig model, bool writes_checkpoints,
+                    const plan::FindRates& find_rates) {
   const plan::Placement placement = arguments.request.placement;
-  const plan::MachineFacts machine = plan::probe_machine(config);
+  plan::MachineFacts machine = plan::probe_machine(config);
+  machine.writes_checkpoints = writes_checkpoints;
   if (arguments.largest) {
     if (auto plan = plan::largest_plan(config, model, placement, machine, find_rates))
       return std::move(*plan);
@@ -114,9 +117,12 @@ int run_plan(const PlanArguments& arguments, Session& session) {
   const config::ModelConfig model = config::load_model_config(request.model_path);
   const std::optional<std::int64_t> steps = check_data(request, config, model);
   const train::RunSource source = resumed_source(request, config);
+  const bool writes_checkpoints = train::writes_checkpoints(
+      source, steps.value_or(train::kDefaultSteps), config.sluice.checkpoints.directory);
   KnownRates rates(request.rates_path);
-  if (arguments.probe) rates.measure(plan_run(arguments, config, model, {}), session);
-  plan::Plan plan = plan_run(arguments, config, model, rates.finder());
+  if (arguments.probe)
+    rates.measure(plan_run(arguments, config, model, writes_checkpoints, {}), session);
+  plan::Plan plan = plan_run(arguments, config, model, writes_checkpoints, rates.finder());
   if (source.state) {
     // The largest model is another one than that of the run.
     if (!arguments.largest)

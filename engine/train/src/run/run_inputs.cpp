@@ -34,8 +34,6 @@ Configuration load_configuration(const TrainRequest& request) {
 
 namespace {
 
-constexpr std::int64_t kDefaultSteps = 1000;
-
 void say_what_is_read(const models::Dataset& data, const config::ModelConfig& model) {
   if (data.file_count() > 1) {
     const std::size_t left_out = data.short_files();

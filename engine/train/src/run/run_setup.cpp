@@ -22,15 +22,6 @@ namespace sluice::train {
 
 namespace {
 
-// A run that takes no step writes the checkpoint of its state, where that is absent. One that was
-// to take none writes nothing.
-bool writes_checkpoints(const RunSetup& setup, const std::string& directory) {
-  const std::optional<models::RunState>& state = setup.source.state;
-  if (setup.total_steps == 0) return false;
-  return !state || state->step < setup.total_steps ||
-         !has_checkpoint(directory, state->line, state->step);
-}
-
 plan::Plan plan_run(const TrainRequest& request, RankGroup& ranks, const Configuration& loaded,
                     const RunSetup& setup, const StartedWork& started) {
   started("looking at the machine");
@@ -43,8 +34,8 @@ plan::Plan plan_run(const TrainRequest& request, RankGroup& ranks, const Configu
     machine.device.workspaces = largest_workspaces(ranks, mine);
   }
   ranks.together("looking for the last checkpoint", [&] {
-    machine.writes_checkpoints =
-        writes_checkpoints(setup, loaded.train.sluice.checkpoints.directory);
+    machine.writes_checkpoints = writes_checkpoints(setup.source, setup.total_steps,
+                                                    loaded.train.sluice.checkpoints.directory);
   });
   started("planning");
   // Rates are of one process that has the machine to itself.

@@ -48,13 +48,6 @@ bool checkpoint_is_due(const RunResources& resources, std::int64_t step, bool en
 
 }  // namespace
 
-bool has_checkpoint(const std::string& directory, const std::string& line, std::int64_t step) {
-  const std::vector<models::Checkpoint> found = models::list_checkpoints(directory);
-  return std::any_of(found.begin(), found.end(), [&](const models::Checkpoint& each) {
-    return each.damage.empty() && each.line == line && each.step == step;
-  });
-}
-
 void write_checkpoint(CheckpointWriter& writer, Progress& progress, const RunIdentity& identity,
                       const std::string& directory) {
   writer.begin(progress, identity, directory);

@@ -39,8 +39,6 @@ void commit_step(RunResources& resources, CheckpointWriter& writer, Progress& pr
 // Waits for the checkpoint that is being written, if any. Errors are those of commit_step().
 void finish_checkpoint(const RunResources& resources, CheckpointWriter& writer, Progress& progress);
 
-// Whether `directory` has a whole checkpoint of this step of the line.
-bool has_checkpoint(const std::string& directory, const std::string& line, std::int64_t step);
 // For a resumed run that takes no step, since the one before took them all: writes the checkpoint
 // of the last step if it is due and the run's line has none. The run before ended while it wrote
 // that. Blocks. Errors are those of commit_step().

@@ -256,6 +256,19 @@ void check_is_leftover(const std::string& folder) {
                          folder + " --committed)");
 }
 
+bool has_checkpoint(const std::string& directory, const std::string& line, std::int64_t step) {
+  return std::ranges::any_of(models::list_checkpoints(directory), [&](const auto& each) {
+    return each.damage.empty() && each.line == line && each.step == step;
+  });
+}
+
+bool writes_checkpoints(const RunSource& source, std::int64_t total_steps,
+                        const std::string& directory) {
+  if (total_steps == 0) return false;
+  return !source.state || source.state->step < total_steps ||
+         !has_checkpoint(directory, source.state->line, source.state->step);
+}
+
 void log_nothing_to_resume() {
   log(LogLevel::info, "--resume: nothing has been committed yet, the run begins at step 1");
 }

@@ -23,6 +23,8 @@ struct Data {
 // Throws InvalidArgument naming the file.
 Data open_data(const TrainRequest& request, const config::TrainConfig& config,
                const config::ModelConfig& model);
+// Steps of a run that asks for none.
+inline constexpr std::int64_t kDefaultSteps = 1000;
 // The steps that the request asks for: `steps`, those of `epochs`, or the smaller number. Empty
 // when it has neither. Throws InvalidArgument.
 std::optional<std::int64_t> asked_steps(const TrainRequest& request, const Data& data);

@@ -3,6 +3,7 @@
 // number of ranks; and what it takes over from there. No LibTorch. Thread-safe: values and free
 // functions without state.
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -55,6 +56,13 @@ void check_parts(const RunSource& source, const config::TrainConfig& config,
 // 0 looks: it is lost, or rank 0 runs on another host than before. With durability none, ranks.json
 // goes when a run begins to write.
 void check_is_leftover(const std::string& folder);
+// Whether `directory` has a whole checkpoint of this step of the line.
+bool has_checkpoint(const std::string& directory, const std::string& line, std::int64_t step);
+// Whether a run that goes on from `source`, up to step `total_steps`, writes a checkpoint. One that
+// takes no step writes the checkpoint of its state, where `directory` has none. One that was to
+// take none writes nothing.
+bool writes_checkpoints(const RunSource& source, std::int64_t total_steps,
+                        const std::string& directory);
 // Logs that a run which was to resume starts over.
 void log_nothing_to_resume();
 
