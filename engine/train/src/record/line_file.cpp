@@ -262,7 +262,8 @@ bool has_file(const std::string& path) {
   return true;
 }
 
-AppendFile open_kept(const std::string& path, std::int64_t last_kept, const LineFormat& format) {
+AppendFile open_kept(const std::string& path, std::int64_t last_kept, const LineFormat& format,
+                     bool is_of_this_run) {
   const auto open = [path, setting = format.setting] { return open_and_lock(path, setting); };
   const bool was_there = has_file(path);
   UniqueFd fd = open();
@@ -273,7 +274,7 @@ AppendFile open_kept(const std::string& path, std::int64_t last_kept, const Line
   SLUICE_SYSCALL(::fstat(fd.get(), &info), path);
   if (lines.damaged > 0 && last_kept > 0)
     return put_damaged_aside(fd.get(), lines, path, last_kept, format, open);
-  if (lines.last == 0 && info.st_size > 0 && !format.is_of_this_run) {
+  if (lines.last == 0 && info.st_size > 0 && !is_of_this_run) {
     // The file belongs to an earlier run; this run starts a new one.
     lines.kept_bytes = 0;
     log(LogLevel::info, path + " is of an earlier run and is now " + put_aside(path));
@@ -306,7 +307,8 @@ void check_can_write_lines(const std::string& directory) {
   SLUICE_SYSCALL(::access(directory.c_str(), W_OK | X_OK), directory);
 }
 
-LineFile::LineFile(const std::string& path, std::int64_t last_kept, const LineFormat& format)
-    : file_(open_kept(path, last_kept, format)) {}
+LineFile::LineFile(const std::string& path, std::int64_t last_kept, const LineFormat& format,
+                   bool is_of_this_run)
+    : file_(open_kept(path, last_kept, format, is_of_this_run)) {}
 
 }  // namespace sluice::train

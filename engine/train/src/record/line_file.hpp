@@ -18,9 +18,8 @@ struct LineFormat {
   std::function<std::optional<std::int64_t>(const std::string& line)> number_of;
   // Behind the first line, each number has one.
   bool has_every_number = false;
-  std::string setting;          // what chooses the path, for messages
-  std::string header;           // the first line of a new file, if it has one
-  bool is_of_this_run = false;  // the file, also where no numbered line would be left
+  std::string setting;  // what chooses the path, for messages
+  std::string header;   // the first line of a new file, if it has one
 };
 
 // Confined to the thread that trains.
@@ -28,13 +27,14 @@ class LineFile {
  public:
   // Opens or makes the file, and holds it against other runs. Cuts off lines with numbers above
   // `last_kept`, and a torn last line. If no numbered line would be left, the file is renamed to
-  // steps.1.jsonl (or the next free number) instead, except with is_of_this_run. Where lines up to
+  // steps.1.jsonl (or the next free number) instead, unless it `is_of_this_run`. Where lines up to
   // `last_kept` are damaged, the whole lines among them are written to a new file first, and then
   // the damaged one is renamed so too; a warning says so. Another warning says which lines up to
   // `last_kept` a file that was there has not. A file that has another name too is copied: its
   // other name keeps all lines. Forked children do not hold the file. Throws IoError; StorageError
   // when another run writes there.
-  LineFile(const std::string& path, std::int64_t last_kept, const LineFormat& format);
+  LineFile(const std::string& path, std::int64_t last_kept, const LineFormat& format,
+           bool is_of_this_run = false);
 
   // As AppendFile::is_empty.
   bool is_empty() const { return file_.is_empty(); }

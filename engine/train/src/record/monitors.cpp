@@ -18,9 +18,8 @@ namespace sluice::train {
 namespace {
 
 constexpr const char* kSection = "Train/Samples/";
-// The first is that of each step.
-constexpr const char* kTags[] = {"lr",
-                                 "train_loss",
+constexpr const char* kTags[] = {"train_loss",
+                                 "lr",
                                  "grad_norm",
                                  "loss_scale",
                                  "eval_loss",
@@ -121,13 +120,13 @@ Monitors::Monitors(const config::MonitorsConfig& config, std::int64_t committed_
     events_.emplace(config.tensorboard.directory(), committed_samples_ + 1);
   if (!config.csv.enabled) return;
   make_directory(config.csv.directory());
-  for (const char* name : kTags) {
+  const auto open_if_there = [this](const char* name) {
     const std::string tag = kSection + std::string(name);
-    if (!std::filesystem::exists(csv_path(tag))) continue;
-    const LineFile& file = csv_of(tag);
-    // Another file of this run, as that of eval_loss, may have no row up to the committed step.
-    if (name == kTags[0]) files_are_of_this_run_ = !file.is_empty();
-  }
+    return std::filesystem::exists(csv_path(tag)) ? &csv_of(tag) : nullptr;
+  };
+  // Another file of this run, as that of eval_loss, may have no row up to the committed step.
+  if (const LineFile* rates = open_if_there("lr")) files_are_of_this_run_ = !rates->is_empty();
+  for (const char* name : kTags) open_if_there(name);
 }
 
 void Monitors::append(const StepRecord& record) {
@@ -180,8 +179,8 @@ LineFile& Monitors::csv_of(const std::string& tag) {
       .try_emplace(tag, csv_path(tag), committed_samples_,
                    LineFormat{.number_of = samples_of,
                               .setting = "csv_monitor.job_name",
-                              .header = "step," + tag.substr(tag.rfind('/') + 1) + "\r\n",
-                              .is_of_this_run = files_are_of_this_run_})
+                              .header = "step," + tag.substr(tag.rfind('/') + 1) + "\r\n"},
+                   files_are_of_this_run_)
       .first->second;
 }
 
