@@ -44,12 +44,11 @@ void check_apart(const SwapFile& file, std::span<const WriteRange> ranges) {
   const auto is_whole = [&](const WriteRange& range) {
     return range.offset_bytes % block_bytes == 0 && range.data.size() % block_bytes == 0;
   };
-  if (ranges.size() < 2 || std::ranges::all_of(ranges, is_whole)) return;
+  if (std::ranges::all_of(ranges, is_whole)) return;
   std::vector<WriteRange> sorted;
   std::ranges::copy_if(ranges, std::back_inserter(sorted),
                        [](const WriteRange& range) { return !range.data.empty(); });
-  if (!std::ranges::is_sorted(sorted, {}, &WriteRange::offset_bytes))
-    std::ranges::sort(sorted, {}, &WriteRange::offset_bytes);
+  std::ranges::sort(sorted, {}, &WriteRange::offset_bytes);
   for (std::size_t i = 1; i < sorted.size(); ++i) {
     const WriteRange& one = sorted[i - 1];
     const WriteRange& next = sorted[i];
@@ -126,11 +125,7 @@ Ticket DriveQueue::begin_all(IoOp op, const SwapFile& file, std::span<const Rang
   if (count == 0) return Ticket();
   TicketSource source;
   MutexLock lock(mutex_);
-  if (broken_) {
-    Ticket ticket = source.ticket();
-    source.complete(broken_);
-    return ticket;
-  }
+  if (broken_) return Ticket::ended(broken_);
   TransferList begun = take_idle(count);
   Ticket ticket = source.ticket();  // nothing below throws: a dropped ticket would wait
   Transfer* const leader = begun.front();
