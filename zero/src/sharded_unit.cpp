@@ -16,15 +16,19 @@ namespace sluice::zero {
 namespace {
 
 // The names of states, in the order of the enums.
-constexpr std::array kWeightStates = {"sharded", "gathering", "gathered"};
-constexpr std::array kGradientStates = {"none", "accumulating", "reducing", "waiting"};
+const char* name_of(WeightState state) {
+  constexpr std::array kNames = {"sharded", "gathering", "gathered"};
+  return kNames.at(static_cast<std::size_t>(state));
+}
+const char* name_of(GradientState state) {
+  constexpr std::array kNames = {"none", "accumulating", "reducing", "waiting"};
+  return kNames.at(static_cast<std::size_t>(state));
+}
 
-template <typename State, typename Names>
-void check_state(const UnitLayout& layout, const char* what, State state, State needed,
-                 const Names& names) {
-  const auto name = [&](State of) { return names.at(static_cast<std::size_t>(of)); };
+template <typename State>
+void check_state(const UnitLayout& layout, const char* what, State state, State needed) {
   SLUICE_CHECK(state == needed, "unit " + layout.name + ": its " + what + " are in state " +
-                                    name(state) + ", this call needs state " + name(needed));
+                                    name_of(state) + ", this call needs state " + name_of(needed));
 }
 
 bool used_in_place(const offload::TieredBytes& home, const UnitContext& context) {
@@ -87,12 +91,12 @@ std::size_t ShardedUnit::full_gradient_bytes() const {
 }
 
 void ShardedUnit::transition(WeightState from, WeightState to) {
-  check_state(layout_, "weights", weight_state_, from, kWeightStates);
+  check_state(layout_, "weights", weight_state_, from);
   weight_state_ = to;
 }
 
 void ShardedUnit::transition(GradientState from, GradientState to) {
-  check_state(layout_, "gradients", gradient_state_, from, kGradientStates);
+  check_state(layout_, "gradients", gradient_state_, from);
   gradient_state_ = to;
 }
 
@@ -263,7 +267,7 @@ offload::DeviceSpan ShardedUnit::begin_accumulate() {
 }
 
 void ShardedUnit::restore_accumulated(double& stall_seconds) {
-  check_state(layout_, "gradients", gradient_state_, GradientState::accumulating, kGradientStates);
+  check_state(layout_, "gradients", gradient_state_, GradientState::accumulating);
   // Only this rank's shard comes back. In its place the other ranks start from zero, so the next
   // reduction adds the new gradients to the sum so far.
   if (waited_ == Waited::at_home && accumulated_) {
