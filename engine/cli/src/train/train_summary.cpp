@@ -60,7 +60,7 @@ std::string limit_table(const train::RunReport& report) {
     rows.push_back({name, format_number("%.3f", seconds), format_number("%.0f %%", share)});
   }
   std::string text = format_table(rows) +
-                     "links work at the same time, so their shares do not add up\n" + "bound by " +
+                     "links work at the same time, so their shares do not add up\nbound by " +
                      report.speed.bound_by + ": a step takes " +
                      format_number("%.3f s", report.speed.step_seconds) + " (median), " +
                      format_rate(report.speed.tokens_per_second, "tokens/s");

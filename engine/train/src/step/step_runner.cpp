@@ -14,8 +14,6 @@ namespace sluice::train {
 using AfterGet = InputStore::AfterGet;
 using Clock = std::chrono::steady_clock;
 
-namespace {}  // namespace
-
 StepRunner::StepRunner(RunResources& resources, std::uint64_t seed)
     : resources_(resources),
       plan_(resources.plan),
