@@ -175,12 +175,19 @@ class Reader {
     if (const auto address = find({"MASTER_ADDR"})) {
       ranks.master_address = address->text;
     } else if (const auto hosts = find({"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"});
-               hosts && ranks.launcher == slurm().name) {
+               hosts && (ranks.launcher == slurm().name || (!one_host && is_task_of_srun(ranks)))) {
       ranks.master_address = first_host(hosts->text);
     } else if (!one_host) {
       if (ranks.launcher == torchrun().name) need(launcher, {"MASTER_ADDR"});
       ranks.master_address.clear();
     }
+  }
+
+  // srun with PMI starts a rank as the task of that number. MPICH's own launcher in a Slurm job may
+  // place rank 0 on any of the job's hosts.
+  bool is_task_of_srun(const LaunchEnvironment& ranks) const {
+    const auto task = find(slurm().rank);
+    return ranks.launcher == mpich().name && task && parse_number<int>(task->text) == ranks.rank;
   }
 
   // "node[07-12,20],login" names node07 first.

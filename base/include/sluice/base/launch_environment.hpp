@@ -36,7 +36,8 @@ using GetVariable = std::function<std::optional<std::string>(const char* name)>;
 // A process may have the variables of several launchers. torchrun and MPI must agree in rank and
 // world size; the variables of torchrun alone count in a process that torchrun's agent started
 // (TORCHELASTIC_RUN_ID), since mpirun or srun may have started the agents. Those of Slurm count
-// when no other launcher's are set: mpirun and torchrun inherit them from the job.
+// when no other launcher's are set, since mpirun and torchrun inherit them from the job; and where
+// srun has set MPICH's, which say less.
 //
 // Throws InvalidArgument, with one line that names the variables: a value that is no number, a rank
 // that is not below its size, a missing part, launchers that disagree, a batch script's own process
