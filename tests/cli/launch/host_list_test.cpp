@@ -107,6 +107,15 @@ TEST(HostFilter, LeavesTheNamedHostsAndSlots) {
   EXPECT_EQ(filtered("", "two:0,1"), "one:0,1,2,3");
 }
 
+TEST(HostFilter, NamesIpv6AddressesAsTheHostfileDoes) {
+  const std::vector<Host> hosts =
+      parse_hostfile("me@fd77::2 slots=4\nfd77::2:1 slots=2\n", "hosts");
+  EXPECT_EQ(shown(filter_hosts(hosts, "fd77::2", "")), "me@fd77::2:0,1,2,3");
+  EXPECT_EQ(shown(filter_hosts(hosts, "FD77::2:0,2@fd77::2:1:1", "")),
+            "me@fd77::2:0,2 fd77::2:1:1");
+  EXPECT_EQ(shown(filter_hosts(hosts, "", "fd77::2:1")), "me@fd77::2:0,1,2,3");
+}
+
 TEST(HostFilter, RefusesHostsAndSlotsThatAreNotThere) {
   EXPECT_EQ(filtered("three", ""), "--include: \"three\" is none of the hosts");
   EXPECT_EQ(filtered("", "two:2"), "--exclude: two has no slot 2; its slots are 0,1");

@@ -159,6 +159,18 @@ TEST_F(LaunchLines, OfMpirunHasAPartForEachHost) {
             "-H two:2 -n 2 env CUDA_VISIBLE_DEVICES=0,2 './a b' --json\n");
 }
 
+TEST_F(LaunchLines, OfTorchrunHaveIpv6AddressesAndThoseOfMpirunHaveNone) {
+  const std::string path = directory_.file("addresses");
+  write_file(path, "fd77::2 slots=1\nfd77::3 slots=1\n");
+  const ProgramResult torchrun = run_sluice({"launch", "--hostfile", path, "train.py"});
+  EXPECT_EQ(torchrun.exit_code, 0) << torchrun.err;
+  EXPECT_THAT(torchrun.out, HasSubstr("--master-addr=fd77::2 --master-port=29500"));
+  const ProgramResult mpirun =
+      run_sluice({"launch", "--hostfile", path, "--launcher", "mpirun", "./program"});
+  EXPECT_EQ(mpirun.exit_code, 2) << mpirun.out;
+  EXPECT_THAT(mpirun.err, HasSubstr("mpirun starts no ranks on an IPv6 address (fd77::2): give"));
+}
+
 TEST_F(LaunchLines, OfSrunNeedsEqualHosts) {
   const ProgramResult equal = run_sluice({"launch", "--launcher", "srun", "--hostfile", hosts(),
                                           "--num_gpus", "2", "--master_addr", "a", "./program"});

@@ -47,6 +47,10 @@ HostLine mpirun_line(const LaunchArguments& arguments, const std::vector<Host>& 
   append(line, {"-x", "MASTER_ADDR=" + master_address(arguments, hosts), "-x",
                 "MASTER_PORT=" + master_port(arguments)});
   for (const Host& host : hosts) {
+    // Open MPI takes the text behind the first colon for slots, in brackets too.
+    SLUICE_CHECK(host.name.find(':') == std::string::npos,
+                 "mpirun starts no ranks on an IPv6 address (" + host.name +
+                     "): give this host a name, in DNS or /etc/hosts, and write it in --hostfile");
     if (&host != &hosts.front()) line.emplace_back(":");
     const std::string ranks = std::to_string(host.slots.size());
     append(line, {"-H", host.name + ":" + ranks, "-n", ranks});

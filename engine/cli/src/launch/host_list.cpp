@@ -78,7 +78,9 @@ std::vector<Named> parse_filter(const std::string& flag, const std::string& text
                                 std::vector<Host>& hosts) {
   std::vector<Named> all;
   for (const std::string& part : split(text, '@')) {
-    const std::size_t colon = part.find(':');
+    // An IPv6 address has colons too.
+    const bool is_name = find_host(hosts, part) != hosts.end();
+    const std::size_t colon = is_name ? std::string::npos : part.rfind(':');
     Named named{part.substr(0, colon), {}};
     const auto host = find_host(hosts, named.host);
     SLUICE_CHECK(host != hosts.end(), flag + ": \"" + named.host + "\" is none of the hosts");

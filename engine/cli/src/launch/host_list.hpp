@@ -9,7 +9,7 @@
 namespace sluice::cli {
 
 struct Host {
-  std::string name;          // or USER@NAME, for mpirun and ssh
+  std::string name;          // or USER@NAME, for mpirun and ssh; or an address
   std::vector<int> slots;    // numbers of the slots that ranks take, ascending; not empty
   bool is_filtered = false;  // the slots were named: GPUs other than these are hidden
 };
