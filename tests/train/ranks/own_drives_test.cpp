@@ -34,6 +34,7 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr int kRanks = 2;
 constexpr std::uint64_t kSeed = 5;
@@ -111,20 +112,20 @@ class OwnDrives : public testing::TestWithParam<Durability> {
     config.sluice.checkpoints.directory = directory;
     return config;
   }
-  // The answer of each rank about its checkpoint directory at the start; empty: none.
-  std::vector<std::string> said_of(const std::vector<std::string>& directories) const {
+  // The answer of each rank at the start, to its configuration; empty: none.
+  std::vector<std::string> said_of(const std::function<config::TrainConfig(int rank)>& config,
+                                   Resume resume) const {
     std::vector<std::string> said(kRanks);
     on_ranks([&](int rank, zero::Ranks links) {
-      const auto index = static_cast<std::size_t>(rank);
       offload::HeldDirectories held;
+      std::string& text = said[static_cast<std::size_t>(rank)];
       try {
-        (void)find_source(with_checkpoints(rank, directories[index]), plan::Placement::configured,
-                          Resume::no, held, *links.control);
-      } catch (const InvalidArgument& error) {
-        said[index] = error.what();
+        (void)find_source(config(rank), plan::Placement::configured, resume, held, *links.control);
       } catch (const RankFailure& error) {
-        said[index] = "failure: " + std::string(error.what());
-        EXPECT_EQ(error.kind(), FailureKind::usage);
+        text = "failure: " + std::string(error.what());
+        EXPECT_EQ(error.kind(), resume == Resume::no ? FailureKind::usage : FailureKind::storage);
+      } catch (const Error& error) {
+        text = error.what();
       }
     });
     return said;
@@ -177,14 +178,51 @@ TEST_P(OwnDrives, AsManyRanksGoOnEachFromItsOwnPart) {
   EXPECT_FALSE(fs::exists(folder(0, 1)));
 }
 
+TEST_P(OwnDrives, ARankOnAnotherHostIsToldWhosePartsLieThere) {
+  commit();
+  // Rank 1 is on the host of rank 0, or on a third one.
+  const auto with_drive = [&](int drive) {
+    return [=, this](int rank) {
+      config::TrainConfig config = config_of(rank);
+      if (rank == 1) config.zero.offload_optimizer.directories = {drive_of(drive)};
+      return config;
+    };
+  };
+  const std::string lacks =
+      "/rank1-of-2: does not hold this rank's part of the step that is committed on all ranks: ";
+  std::vector<std::string> said = said_of(with_drive(0), Resume::yes);
+  EXPECT_THAT(said[1],
+              AllOf(HasSubstr(drive_of(0) + lacks + drive_of(0) + " on host " + host_name() +
+                              " has that of rank 0 of 2. Start the ranks on "
+                              "the hosts that they had before"),
+                    Not(HasSubstr("nvme clean"))));
+  EXPECT_THAT(said[0], HasSubstr("failure: " + drive_of(0) + ": rank 1: "));
+  EXPECT_FALSE(fs::exists(folder(0, 1)));
+  fs::create_directory(drive_of(2));
+  said = said_of(with_drive(2), Resume::yes);
+  EXPECT_THAT(said[1], HasSubstr(lacks + drive_of(2) + " on host " + host_name() +
+                                 " has no part of it. Start the ranks on the hosts"));
+  EXPECT_THAT(said[1], HasSubstr("where this one is lost, remove the run on every host (sluice "
+                                 "nvme clean " +
+                                 drive_of(2) + " --committed)"));
+  EXPECT_THAT(said_of(with_drive(1), Resume::yes), Each("")) << "the run is whole";
+}
+
 class OwnCheckpoints : public OwnDrives {};
 
 TEST_P(OwnCheckpoints, AreFoundAtTheStartWithRankHostAndDirectory) {
   const std::string mine = drive_of(0);
   const std::string other = drive_of(1);
-  EXPECT_THAT(said_of({mine, mine}), Each(""));
+  const auto said_in = [&](const std::vector<std::string>& directories) {
+    return said_of(
+        [&](int rank) {
+          return with_checkpoints(rank, directories[static_cast<std::size_t>(rank)]);
+        },
+        Resume::no);
+  };
+  EXPECT_THAT(said_in({mine, mine}), Each(""));
   for (const std::string& place : {other, other + "/absent"}) {
-    const std::vector<std::string> said = said_of({mine, place});
+    const std::vector<std::string> said = said_in({mine, place});
     const std::string how =
         place == other ? " is not that of rank 0 on host " : ", and is there for rank 0 on host ";
     EXPECT_THAT(said[1], AllOf(HasSubstr(place), HasSubstr("rank 1 on host " + host_name() + how),

@@ -10,7 +10,10 @@
 #include "saved/draft.hpp"
 #include "saved/rank_places.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/error_of.hpp"
+#include "sluice/base/host_name.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/text.hpp"
 #include "sluice/models/checkpoints.hpp"
 #include "sluice/models/rank_commit.hpp"
 #include "sluice/offload/checkpoint_folder.hpp"
@@ -91,6 +94,47 @@ std::vector<std::string> committed_digests(const std::string& swap) {
   return digests;
 }
 
+bool has_part(const std::string& folder, const std::string& digest) {
+  const auto read = [&] { (void)offload::SwapStore::read_committed(folder, std::stoull(digest)); };
+  return error_of(read) == nullptr;
+}
+
+// The other ranks whose committed parts are here: "that of rank 2 of 3". Empty: none.
+std::string parts_of_others(const std::string& swap, const std::vector<std::string>& digests) {
+  const auto ranks = static_cast<int>(digests.size());
+  std::vector<int> found;
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (has_part(offload::rank_folder(swap, rank, ranks), digests[static_cast<std::size_t>(rank)]))
+      found.push_back(rank);
+  }
+  if (found.empty()) return "";
+  return (found.size() == 1 ? "that of rank " : "those of ranks ") + join(found, ", ") + " of " +
+         std::to_string(ranks);
+}
+
+// A rank that is started on another host than before finds the parts of others, or none.
+void check_is_at_home(const std::string& swap, const std::vector<std::string>& digests, int rank) {
+  const std::string folder = offload::rank_folder(swap, rank, static_cast<int>(digests.size()));
+  if (holds_states(folder)) return;  // settle_commit() says whether of this step
+  const std::string before =
+      "does not hold this rank's part of the step that is committed on all ranks: " + swap +
+      " on host " + host_name() + " has ";
+  const std::string others = parts_of_others(swap, digests);
+  if (!others.empty()) {
+    throw StorageError(folder, before + others +
+                                   ". Start the ranks on the hosts that they had before; where "
+                                   "this folder is lost, restore it from a copy, or go on from a "
+                                   "checkpoint");
+  }
+  throw StorageError(folder, before +
+                                 "no part of it. Start the ranks on the hosts that they had "
+                                 "before, and mount their drives; where this one is lost, remove "
+                                 "the run on every host (sluice nvme clean " +
+                                 swap +
+                                 " --committed) to start over, from the newest checkpoint if "
+                                 "there is one");
+}
+
 // Makes and locks this rank's folder of the swap directory. Its part is then the committed one; or,
 // when as many ranks have committed nothing there, the folder is empty.
 void settle_rank_folder(const std::string& folder, const std::string& digest,
@@ -141,6 +185,7 @@ RunSource find_source(const config::TrainConfig& config, plan::Placement placeme
                                                         : std::vector<std::string>());
       }));
   models::do_on_all(ranks, swap, [&] {
+    if (!digests.empty()) check_is_at_home(swap, digests, ranks.rank());
     settle_rank_folder(offload::rank_folder(swap, ranks.rank(), ranks.world_size()),
                        digests.empty() ? "" : digests.at(static_cast<std::size_t>(ranks.rank())),
                        source, held, wait);

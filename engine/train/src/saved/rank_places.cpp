@@ -7,6 +7,7 @@
 #include "sluice/base/error.hpp"
 #include "sluice/offload/swap_directory.hpp"
 #include "sluice/offload/swap_state.hpp"
+#include "sluice/offload/swap_store.hpp"
 #include "sluice/train/run_source.hpp"
 
 namespace sluice::train {
@@ -47,6 +48,12 @@ config::TrainConfig with_rank_folders(config::TrainConfig config, plan::Placemen
     for (std::string& directory : offload->directories) enter_rank_folder(config, directory);
   }
   return config;
+}
+
+bool holds_states(const std::string& folder) {
+  std::error_code error;
+  return std::filesystem::is_directory(folder, error) &&
+         !offload::SwapStore::list_files(folder).empty();
 }
 
 void check_parts(const RunSource& source, const config::TrainConfig& config,

@@ -22,4 +22,7 @@ std::string swap_directory(const config::TrainConfig& config, plan::Placement pl
 // makes the folders. With one rank, or Placement::resident, `config` as it is. Throws IoError.
 config::TrainConfig with_rank_folders(config::TrainConfig config, plan::Placement placement);
 
+// Whether `folder` is on this host and has files of a store, committed or not. Throws IoError.
+bool holds_states(const std::string& folder);
+
 }  // namespace sluice::train
