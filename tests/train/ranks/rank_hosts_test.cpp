@@ -64,6 +64,37 @@ TEST_F(RankHosts, ACommittedRunGoesOnFromTheDrivesOfItsHosts) {
   EXPECT_FALSE(fs::exists(run_.file("run.nvme.0/rank1-of-2")));
 }
 
+TEST_F(RankHosts, StatesOfAnotherHostAreLeftForTheNewestCheckpointByAnotherNumberOfRanks) {
+  const std::string keys =
+      R"(, "checkpoint_every": 1, "checkpoint_dir": ")" + run_.file("checkpoints") + "\"";
+  const RanksCase one{
+      .ranks = 1, .stage = 3, .offload = "nvme", .accumulation = 2, .sluice_keys = keys};
+  const RanksCase two{.ranks = 2, .stage = 3, .offload = "nvme", .sluice_keys = keys};
+  const std::vector<std::string> wrapper = give_each_rank_its_own("run.nvme");
+  const ProgramResult begun =
+      run_program(RanksRun::line(1, run_.arguments(one, "run", 2), wrapper));
+  ASSERT_EQ(begun.exit_code, 0) << begun.err;
+  std::vector<std::string> arguments = run_.arguments(two, "run", 3);
+  arguments.emplace_back("--resume");
+  const ProgramResult refused = run_program(RanksRun::line(2, arguments, wrapper));
+  EXPECT_EQ(refused.exit_code, 4) << refused.err;
+  const std::string swap = run_.file("run.nvme");
+  EXPECT_THAT(refused.err, HasSubstr("rank 1: " + swap +
+                                     ": has the states of 1 rank, all of which each rank reads, "
+                                     "and " +
+                                     swap + " has none on host "));
+  EXPECT_THAT(refused.err, HasSubstr(": they may lie on the disks of other hosts. Start 1 rank "));
+  EXPECT_THAT(refused.err, HasSubstr("to go on from the newest other checkpoint, " +
+                                     run_.file("checkpoints/step-00000002") +
+                                     ", clear the directory on every host (sluice nvme clean " +
+                                     swap + " --committed, which loses its state) and resume"));
+  for (const char* rank : {".0", ".1"})
+    EXPECT_EQ(run_sluice({"nvme", "clean", swap + rank, "--committed"}).exit_code, 0);
+  const ProgramResult resumed = run_program(RanksRun::line(2, arguments, wrapper));
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_THAT(resumed.err, HasSubstr("resumed from step 2"));
+}
+
 // Not after the last step, when all work would be lost.
 TEST_F(RankHosts, CheckpointDirectoriesOfTheirOwnAreFoundBeforeTheFirstStep) {
   const RanksCase of{.ranks = 2, .stage = 3, .offload = "cpu", .exported = true};

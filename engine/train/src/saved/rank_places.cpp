@@ -1,14 +1,16 @@
 #include "saved/rank_places.hpp"
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <system_error>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/host_name.hpp"
+#include "sluice/base/text.hpp"
 #include "sluice/offload/swap_directory.hpp"
 #include "sluice/offload/swap_state.hpp"
 #include "sluice/offload/swap_store.hpp"
-#include "sluice/train/run_source.hpp"
 
 namespace sluice::train {
 
@@ -54,6 +56,24 @@ bool holds_states(const std::string& folder) {
   std::error_code error;
   return std::filesystem::is_directory(folder, error) &&
          !offload::SwapStore::list_files(folder).empty();
+}
+
+void require_all_parts(const RunSource& source) {
+  const auto missing = std::ranges::find_if(
+      source.parts, [](const models::SavedPart& part) { return !holds_states(part.folder); });
+  if (missing == source.parts.end()) return;
+  const std::string ranks = counted(source.parts.size(), "rank");
+  throw StorageError(
+      source.directory,
+      "has the states of " + ranks + ", all of which each rank reads, and " + missing->folder +
+          " has none on host " + host_name() +
+          ": they may lie on the disks of other hosts. Start " + ranks +
+          " on the hosts that they had before" +
+          (source.older.empty()
+               ? ""
+               : "; or, to go on from the newest other checkpoint, " + source.older +
+                     ", clear the directory on every host (sluice nvme clean " + source.directory +
+                     " --committed, which loses its state) and resume"));
 }
 
 void check_parts(const RunSource& source, const config::TrainConfig& config,

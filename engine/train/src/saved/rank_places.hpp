@@ -9,6 +9,7 @@
 #include "sluice/config/train_config.hpp"
 #include "sluice/offload/swap_place.hpp"
 #include "sluice/plan/plan.hpp"
+#include "sluice/train/run_source.hpp"
 
 namespace sluice::train {
 
@@ -24,5 +25,8 @@ config::TrainConfig with_rank_folders(config::TrainConfig config, plan::Placemen
 
 // Whether `folder` is on this host and has files of a store, committed or not. Throws IoError.
 bool holds_states(const std::string& folder);
+// For states that ranks of another number left in the swap directory, all of which each rank reads.
+// Throws StorageError, which says how to go on, where some are not on this host; IoError.
+void require_all_parts(const RunSource& source);
 
 }  // namespace sluice::train

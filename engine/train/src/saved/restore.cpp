@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "saved/checkpoint.hpp"
+#include "saved/rank_places.hpp"
 #include "saved/swap_commit.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/models/rank_commit.hpp"
@@ -32,6 +33,7 @@ void check_unchanged(const offload::SwapStore& store, const RunSource& source) {
 void count_parts_as_held(const RunResources& resources, const RunSource& source,
                          offload::HeldDirectories& held) {
   models::do_on_all(*resources.communicator, source.directory, [&] {
+    require_all_parts(source);
     for (const models::SavedPart& part : source.parts) held.count_as_held(part.folder);
   });
 }
