@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <exception>
@@ -34,72 +33,55 @@ class UnsharedFds {
     static auto* const fds = new UnsharedFds;  // for files that static objects hold to the end
     return *fds;
   }
-  // Null before the first open(): most processes have none.
-  static UnsharedFds* if_any() { return made; }
 
-  // No fork comes between: who shares the open file shares its lock.
-  UniqueFd open(const std::string& path, int flags, mode_t mode) {
-    UniqueFd fd;
-    const std::scoped_lock guard(no_fork_);
-    if (nothing_ < 0) nothing_ = ::open("/", O_PATH | O_CLOEXEC);
-    if (nothing_ < 0) return fd;
+  // As open(2) with O_CLOEXEC. No fork comes between: who shares the open file shares its lock.
+  int open(const std::string& path, int flags, mode_t mode) {
+    const std::scoped_lock no_fork(mutex_);
+    if (!have_nothing()) return -1;
+    int fd = -1;
     do {
-      fd = UniqueFd(::open(path.c_str(), flags | O_CLOEXEC, mode));
-    } while (!fd && errno == EINTR);
-    const std::scoped_lock entry(mutex_);
-    if (fd) fds_.insert(fd.get());
+      fd = ::open(path.c_str(), flags | O_CLOEXEC, mode);
+    } while (fd < 0 && errno == EINTR);
+    if (fd >= 0) fds_.insert(fd);
     return fd;
   }
-  // As close(2), for any descriptor. The lock of an unshared one is gone, whoever else may have it;
-  // not so in a child.
+  // As close(2). The file's lock is gone, whoever else may have the file; not so in a child.
   int close(int fd) {
-    if (!has(fd)) return ::close(fd);
-    const std::scoped_lock guard(no_fork_);
-    ::flock(fd, LOCK_UN);
-    {
-      const std::scoped_lock entry(mutex_);
-      fds_.erase(fd);
-    }
+    const std::scoped_lock no_fork(mutex_);
+    if (fds_.erase(fd) > 0) ::flock(fd, LOCK_UN);
     return ::close(fd);
   }
 
  private:
   UnsharedFds() {
-    ::pthread_atfork([] { instance().begin_fork(); }, [] { instance().end_fork(); },
+    ::pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
                      [] { instance().be_a_child(); });
-    made = this;
   }
-  bool has(int fd) {
-    const std::scoped_lock entry(mutex_);
-    return fds_.contains(fd);
-  }
-  void begin_fork() {
-    no_fork_.lock();
-    mutex_.lock();
-  }
-  void end_fork() {
-    mutex_.unlock();
-    no_fork_.unlock();
+  // A process that has closed all that it inherited may have another file at the number.
+  bool have_nothing() {
+    const int flags = nothing_ < 0 ? 0 : ::fcntl(nothing_, F_GETFL);
+    if (flags < 0 || (flags & O_PATH) == 0) nothing_ = ::open("/", O_PATH | O_CLOEXEC);
+    return nothing_ >= 0;
   }
   // The numbers stay in use: the child's own owners close them.
   void be_a_child() {
-    for (const int fd : fds_) ::dup3(nothing_, fd, O_CLOEXEC);
+    if (!fds_.empty() && have_nothing())
+      for (const int fd : fds_) ::dup3(nothing_, fd, O_CLOEXEC);
     fds_.clear();
-    end_fork();
+    mutex_.unlock();
   }
 
-  static std::atomic<UnsharedFds*> made;
-  std::mutex no_fork_;  // held while a file of these is opened or closed; comes before mutex_
-  int nothing_ = -1;    // opened before any of them: a child may have no descriptor left
-  std::mutex mutex_;  // guards fds_; held for no call of the system, since every close waits for it
+  std::mutex mutex_;  // held while a file of these is opened or closed, and by forks
+  int nothing_ = -1;  // opened before any of them: a child may have no descriptor left
   std::set<int> fds_;
 };
-std::atomic<UnsharedFds*> UnsharedFds::made = nullptr;
 
 }  // namespace
 
 UniqueFd open_unshared(const std::string& path, int flags, mode_t mode) {
-  return UnsharedFds::instance().open(path, flags, mode);
+  UniqueFd fd(UnsharedFds::instance().open(path, flags, mode));
+  fd.is_unshared_ = true;
+  return fd;
 }
 
 bool try_flock(int fd, int operation, const std::string& path) {
@@ -113,9 +95,8 @@ bool try_flock(int fd, int operation, const std::string& path) {
 void UniqueFd::reset() noexcept {
   const int fd = std::exchange(fd_, -1);
   if (fd < 0) return;
-  UnsharedFds* const unshared = UnsharedFds::if_any();
   // Linux releases the descriptor even when close() reports EINTR or EIO: never repeat it.
-  if ((unshared ? unshared->close(fd) : ::close(fd)) != 0 && errno != EINTR) {
+  if ((is_unshared_ ? UnsharedFds::instance().close(fd) : ::close(fd)) != 0 && errno != EINTR) {
     log(LogLevel::error, std::string("close: ") + std::strerror(errno) +
                              "; what was written last to that file may be lost");
   }

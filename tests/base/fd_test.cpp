@@ -17,6 +17,7 @@
 #include <iostream>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "captured_log.hpp"
 #include "in_child.hpp"
@@ -208,6 +209,29 @@ TEST(OpenUnshared, AChildThatIsForkedDuringTheCloseDoesNotHaveTheFile) {
   before_close = &fork_beside;
   fd.reset();
   EXPECT_FALSE(forked.get());
+}
+
+// As a daemon.
+TEST(OpenUnshared, AProcessThatHasClosedWhatItInheritedKeepsFilesFromItsChildren) {
+  const test::TempDir directory;
+  const UniqueFd first = open_unshared(directory.file("first"), O_RDWR | O_CREAT, 0600);
+  const std::string other = directory.file("other");
+  const std::string said = test::run_in_child([&]() -> std::string {
+    constexpr int kMostFds = 100;
+    std::vector<UniqueFd> others;
+    for (int fd = 3; fd < kMostFds; ++fd) {
+      struct stat info {};
+      if (::fstat(fd, &info) == 0 && S_ISFIFO(info.st_mode)) continue;  // what is said goes there
+      ::close(fd);
+    }
+    for (int i = 0; i < kMostFds / 2; ++i)
+      others.emplace_back(::open(other.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    const UniqueFd second = open_unshared(directory.file("second"), O_RDWR | O_CREAT, 0600);
+    return test::run_in_child([&]() -> std::string {
+      return is_file_at(second.get(), other) ? "the other file" : "nothing";
+    });
+  });
+  EXPECT_EQ(said, "nothing");
 }
 
 // Opens a file without a descriptor left, then another one.

@@ -2,6 +2,8 @@
 // UniqueFd: the one owner of a file descriptor, and a few operations on open files. UniqueFd is
 // move-only and closes the descriptor on destruction. Thread-compatible: callers synchronise.
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -13,11 +15,13 @@ class UniqueFd {
   UniqueFd() = default;
   // Takes ownership of `fd`; -1 makes an empty owner.
   explicit UniqueFd(int fd) : fd_(fd) {}
-  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  UniqueFd(UniqueFd&& other) noexcept
+      : fd_(std::exchange(other.fd_, -1)), is_unshared_(other.is_unshared_) {}
   UniqueFd& operator=(UniqueFd&& other) noexcept {
     if (this != &other) {
       reset();
       fd_ = std::exchange(other.fd_, -1);
+      is_unshared_ = other.is_unshared_;
     }
     return *this;
   }
@@ -32,7 +36,10 @@ class UniqueFd {
   void reset() noexcept;
 
  private:
+  friend UniqueFd open_unshared(const std::string& path, int flags, mode_t mode);
+
   int fd_ = -1;
+  bool is_unshared_ = false;  // of open_unshared()
 };
 
 // Whether `path` still names the open file `fd`; false after the file was removed or replaced.
