@@ -7,7 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <climits>
+#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <filesystem>
@@ -15,6 +18,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
@@ -92,12 +96,29 @@ bool try_flock(int fd, int operation, const std::string& path) {
   return true;
 }
 
+namespace {
+
+// The path of an open file; empty where /proc does not tell. Takes no memory and leaves errno.
+std::string_view path_of(int fd, std::span<char> buffer) {
+  const int error_number = errno;
+  std::array<char, 32> link{};
+  std::snprintf(link.data(), link.size(), "/proc/self/fd/%d", fd);
+  const ssize_t size = ::readlink(link.data(), buffer.data(), buffer.size());
+  errno = error_number;
+  return {buffer.data(), size < 0 ? 0 : static_cast<std::size_t>(size)};
+}
+
+}  // namespace
+
 void UniqueFd::reset() noexcept {
   const int fd = std::exchange(fd_, -1);
   if (fd < 0) return;
+  std::array<char, PATH_MAX> buffer;
+  const std::string_view path = path_of(fd, buffer);
   // Linux releases the descriptor even when close() reports EINTR or EIO: never repeat it.
   if ((is_unshared_ ? UnsharedFds::instance().close(fd) : ::close(fd)) != 0 && errno != EINTR) {
-    log(LogLevel::error, std::string("close: ") + std::strerror(errno) +
+    const char* const problem = std::strerror(errno);
+    log(LogLevel::error, std::string(path) + (path.empty() ? "" : ": ") + "close: " + problem +
                              "; what was written last to that file may be lost");
   }
 }

@@ -159,6 +159,18 @@ TEST(UniqueFd, LogsACloseThatFails) {
   EXPECT_TRUE(log.contains("close: Bad file descriptor"));
 }
 
+TEST(UniqueFd, NamesTheFileWhoseCloseFails) {
+  const test::TempDir directory;
+  const std::string path = directory.file("states");
+  const test::CapturedLog log;
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  const int raw = fd.get();
+  const std::function<void()> close_it = [raw] { ::syscall(SYS_close, raw); };
+  before_close = &close_it;
+  fd.reset();
+  EXPECT_TRUE(log.contains(path + ": close: "));
+}
+
 // Such a child may live longer than its parent.
 TEST(OpenUnshared, AForkedChildDoesNotHaveTheFile) {
   const test::TempDir directory;

@@ -5,6 +5,7 @@
 //                      kill: the process is killed before the call
 //   SLUICE_FAULT_AT    the number of the call, from 1; 0: none fails. With EIO calls of pread count
 //   SLUICE_FAULT_LOG   a file outside of the root: one line for each call that counts
+//   SLUICE_FAULT_CLOSE a part of paths: each close of such a file closes it and fails with EIO
 // It sees calls of the C library only: a run must use the threads backend, not io_uring.
 //
 // Thread-safe: calls are counted atomically, and the log is appended to line by line.
@@ -183,6 +184,14 @@ SLUICE_EXPORT int fsync(int fd) {
 }
 SLUICE_EXPORT int fdatasync(int fd) {
   return fail_or("fdatasync", path_of(fd), [&] { return real<int(int)>("fdatasync")(fd); });
+}
+SLUICE_EXPORT int close(int fd) {
+  static const auto* const part = new std::string(setting("SLUICE_FAULT_CLOSE"));
+  const bool fails = !part->empty() && path_of(fd).find(*part) != std::string::npos;
+  const int result = real<int(int)>("close")(fd);
+  if (!fails) return result;
+  errno = EIO;
+  return -1;
 }
 SLUICE_EXPORT int rename(const char* from, const char* to) {
   return fail_or("rename", absolute(to), [&] { return real<Rename>("rename")(from, to); });

@@ -274,6 +274,45 @@ TEST_P(TrainFaults, SaysWhenTheCommittedStepMayNotBeOnItsDrive) {
 INSTANTIATE_TEST_SUITE_P(Drive, TrainFaults, ::testing::Values("ENOSPC", "EIO", "EROFS", "gone"),
                          [](const auto& fault) { return std::string(fault.param); });
 
+// A drive that tells at a close what it did not write, as one that uploads files then.
+class TrainCloses : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    test::write_file(folder_.model(), kSmallestModel);
+    TrainSetup setup;
+    setup.accumulation = 1;
+    setup.sluice_keys = R"("checkpoint_dir": ")" + folder_.path("checkpoints") +
+                        R"(", "checkpoint_every": 2, "keep": 1, )";
+    test::write_file(folder_.config(), test::config_json(setup, folder_.path("swap")));
+  }
+
+  // Each close of a file whose path has this part fails.
+  ProgramResult run(const std::string& part) {
+    return test::run_sluice(folder_.arguments("report", kSteps),
+                            {{"LD_PRELOAD", SLUICE_FAULT_INJECTOR}, {"SLUICE_FAULT_CLOSE", part}},
+                            [] { ::alarm(kMostSeconds); });
+  }
+
+  TrainFolder folder_;
+};
+
+TEST_F(TrainCloses, OfACheckpointsStatesLeaveTheOlderCheckpoint) {
+  const std::string last = folder_.path("checkpoints/step-0000000" + std::to_string(kSteps));
+  const ProgramResult missed = run(last + ".tmp/states");
+  EXPECT_EQ(missed.exit_code, 4);
+  EXPECT_TRUE(has(missed.err, last + ".tmp/states.0.swap")) << missed.err;
+  EXPECT_FALSE(fs::exists(last));
+  const std::string before = folder_.path("checkpoints/step-0000000" + std::to_string(kSteps - 2));
+  EXPECT_EQ(test::run_sluice({"nvme", "verify", before}).exit_code, 0);
+}
+
+TEST_F(TrainCloses, OfTheSwapDirectorysStatesEndTheRunWithAnErrorThatNamesThem) {
+  const ProgramResult ended = run("/swap/states");
+  EXPECT_EQ(ended.exit_code, 4);
+  EXPECT_TRUE(has(ended.err, folder_.path("swap/states."))) << ended.err;
+  EXPECT_TRUE(has(ended.err, "sluice nvme verify " + folder_.path("swap"))) << ended.err;
+}
+
 // One allocation of the thread that updates fails, whichever it is: the run ends by itself, and a
 // resumed one goes on.
 TEST(TrainMemory, ThatIsShortInAnUpdateEndsTheRun) {

@@ -144,6 +144,7 @@ std::uint64_t SwapStore::Impl::prepare_commit(std::int64_t step, const std::stri
   MutexLock lock(mutex_);
   const bool durable = durability_ == Durability::power;
   if (durable) drives_.sync_data();
+  if (durability_ == Durability::none) drives_.check_written();
   replace_file(prepared_path(directory_), text,
                {.mode = kStoreFileMode,
                 .sync = durable ? FileSync::fsync : FileSync::none,
@@ -197,8 +198,24 @@ bool SwapStore::Impl::is_closable() const {
   return true;
 }
 
+// What the drive tells at a close about bytes of the committed state.
+void SwapStore::Impl::check_committed_bytes() const {
+  try {
+    drives_.check_written();
+  } catch (const IoError& error) {
+    throw StorageError(directory_, "what was written last may be lost (" +
+                                       std::string(error.what()) + "): sluice nvme verify " +
+                                       run_of(directory_) + " tells whether step " +
+                                       std::to_string(step_) +
+                                       " is whole there. If it is not, go on from a checkpoint");
+  }
+}
+
 void SwapStore::Impl::close_cleanly() {
-  if (access_ == Access::read_only || durability_ != Durability::none || !is_closable()) return;
+  if (access_ == Access::read_only) return;
+  if (durability_ != Durability::none) return check_committed_bytes();
+  if (!is_closable()) return;
+  drives_.check_written();  // before the manifest names these bytes
   {
     MutexLock lock(mutex_);
     if (on_disk_ == OnDisk::current) return;

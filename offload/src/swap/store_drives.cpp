@@ -138,6 +138,14 @@ std::uint64_t StoreDrives::file_bytes() const {
   return sum;
 }
 
+void StoreDrives::check_written() const {
+  for (const std::optional<nvme::StripedFile>& file : files_) {
+    if (!file) continue;
+    for (const nvme::SwapFile& part : file->parts())
+      sluice::check_written(part.fd(), part.path(), "make space");
+  }
+}
+
 void StoreDrives::sync_data() {
   if (sync_failed_) {
     throw StorageError(
@@ -149,6 +157,7 @@ void StoreDrives::sync_data() {
   for (const std::optional<nvme::StripedFile>& file : files_) {
     if (file) file->sync_data();
   }
+  check_written();
   for (std::size_t part = 1; part < stripe_.directories.size(); ++part)
     sync_path(stripe_.directories[part]);
   sync_failed_ = false;

@@ -51,9 +51,11 @@ class StoreDrives {
   void check_still_there() const {
     offload::check_still_there(files_, slot_bytes_, had_all_blocks_);
   }
-  // fdatasync of the files, and fsync of the directories but the first. Throws IoError. Once it has
-  // failed it throws StorageError: the kernel tells a lost write once, so that a second sync could
-  // succeed without the bytes.
+  // check_written() of base, for all files. Throws IoError.
+  void check_written() const;
+  // fdatasync and check_written() of the files, and fsync of the directories but the first. Throws
+  // IoError. Once it has failed it throws StorageError: the kernel tells a lost write once, so that
+  // a second sync could succeed without the bytes.
   void sync_data();
 
  private:

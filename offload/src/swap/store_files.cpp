@@ -139,11 +139,13 @@ std::string bench_path(const std::string& directory) {
   return in_directory(directory, nvme::kBenchFileName);
 }
 
-std::string how_to_start_over(const std::string& directory) {
+std::string run_of(const std::string& directory) {
   const bool of_rank = rank_folder_of(directory).has_value();
-  const std::string run =
-      of_rank ? std::filesystem::path(directory).parent_path().string() : directory;
-  return "remove the run (sluice nvme clean " + run + " --committed) to start over";
+  return of_rank ? std::filesystem::path(directory).parent_path().string() : directory;
+}
+
+std::string how_to_start_over(const std::string& directory) {
+  return "remove the run (sluice nvme clean " + run_of(directory) + " --committed) to start over";
 }
 
 std::vector<StoreFile> list_store_files(const std::string& directory) {

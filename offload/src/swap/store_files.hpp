@@ -41,8 +41,11 @@ std::string scratch_path(const std::string& directory, const std::string& name);
 // The file of a drive's bench; it belongs to no store.
 std::string bench_path(const std::string& directory);
 
-// "remove the run (sluice nvme clean DIR --committed) to start over", for messages. In the folder
-// of a rank, names the directory of all ranks: one part alone is no state.
+// The directory of all ranks for the folder of one, else `directory`: what messages name, because
+// one part alone is no state.
+std::string run_of(const std::string& directory);
+// "remove the run (sluice nvme clean DIR --committed) to start over", for messages; DIR is
+// run_of(directory).
 std::string how_to_start_over(const std::string& directory);
 
 struct StoreFile {

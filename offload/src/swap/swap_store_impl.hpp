@@ -102,6 +102,7 @@ class SwapStore::Impl {
   void make_durable() SLUICE_REQUIRES(mutex_);
   void check_nothing_prepared() const SLUICE_REQUIRES(mutex_);
   void drop_prepared() noexcept SLUICE_REQUIRES(mutex_);  // what prepare_commit() left
+  void check_committed_bytes() const;
   // False when nothing was ever committed. Throws InvalidArgument when something was written since.
   bool is_closable() const;
   void mark_committed(std::int64_t step, std::string metadata);

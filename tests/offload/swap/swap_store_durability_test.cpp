@@ -1,8 +1,7 @@
 // The disk operations of each durability, their order, and changes from one durability to another.
 //
 // This program has its own fsync, fdatasync and rename: they note the call, fail when told, else
-// pass it on. Its close() fails when told for the draft of a manifest, as on a drive that says then
-// what it did not write.
+// pass it on. Its close() fails when told for a file, as a drive may that took less.
 
 #include <dlfcn.h>
 #include <gmock/gmock.h>
@@ -23,7 +22,7 @@ struct Calls {
   std::vector<std::string> made;
   std::size_t failing = SIZE_MAX;  // the index of the call that fails with EIO
   bool noting = false;
-  bool fails_close = false;
+  std::string failing_close{};  // the name of the file whose close fails with ENOSPC
 
   // Whether the call is to fail.
   bool note(const std::string& what) {
@@ -43,8 +42,8 @@ int pass_on(const char* name, Arguments... arguments) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name))(arguments...);
 }
 
-int fail() {
-  errno = EIO;
+int fail(int error_number = EIO) {
+  errno = error_number;
   return -1;
 }
 
@@ -58,11 +57,9 @@ int fsync(int fd) {
 }
 int close(int fd) {
   using namespace sluice::offload::test;
-  const bool fails = calls.fails_close && name_of_fd(fd) == "manifest.json.tmp";
+  const bool fails = !calls.failing_close.empty() && name_of_fd(fd) == calls.failing_close;
   const int result = pass_on<int(int)>("close", fd);
-  if (!fails) return result;
-  errno = ENOSPC;
-  return -1;
+  return fails ? fail(ENOSPC) : result;
 }
 int fdatasync(int fd) {
   using namespace sluice::offload::test;
@@ -80,6 +77,7 @@ int rename(const char* from, const char* to) noexcept {
 namespace sluice::offload::test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -89,6 +87,14 @@ class SwapStoreDurability : public SwapStoreTest {
   void start_noting(std::size_t failing = SIZE_MAX) { calls = Calls{{}, failing, true}; }
   std::string directory_name() const {
     return std::filesystem::path(dir_.path()).filename().string();
+  }
+  // What `body` throws while each close of this file fails.
+  template <typename Thrown, typename Body>
+  std::string said_when_close_fails(const char* file, const Body& body) {
+    calls.failing_close = file;
+    std::string said = message_of<Thrown>(body);
+    calls.failing_close.clear();
+    return said;
   }
   std::int64_t committed_on_disk() const { return SwapStore::read_committed(dir_.path()).step; }
 };
@@ -299,19 +305,19 @@ TEST_F(SwapStoreDurability, NoneGoesOnInWhicheverSlotEachShardIsCommitted) {
   EXPECT_TRUE(verify(*store).empty());
 }
 
-TEST_F(SwapStoreDurability, AManifestThatTheDriveDidNotTakeIsNotCommitted) {
+TEST_F(SwapStoreDurability, AManifestOrWithPowerStatesThatTheDriveDidNotTakeAreNotCommitted) {
   commit_first(1);
   for (const Durability durability : {Durability::process, Durability::power}) {
     const auto store = open(durability);
     update_all(*store, 2);
-    calls.fails_close = true;
-    const std::string said = message_of<IoError>([&] { store->commit(2, "{}"); });
-    calls.fails_close = false;
-    EXPECT_NE(said.find("manifest.json.tmp"), std::string::npos) << said;
-    EXPECT_NE(said.find("(make space; what was committed before is whole)"), std::string::npos)
-        << said;
-    EXPECT_EQ(committed_on_disk(), 1);
+    EXPECT_THAT(
+        said_when_close_fails<IoError>("manifest.json.tmp", [&] { store->commit(2, "{}"); }),
+        AllOf(HasSubstr("manifest.json.tmp"),
+              HasSubstr("(make space; what was committed before is whole)")));
     EXPECT_FALSE(std::filesystem::exists(dir_.file("manifest.json.tmp")));
+    if (durability == Durability::power)
+      said_when_close_fails<IoError>("states.1.swap", [&] { store->commit(2, "{}"); });
+    EXPECT_EQ(committed_on_disk(), 1);
   }
 }
 
@@ -320,11 +326,32 @@ TEST_F(SwapStoreDurability, AFullDiskAtTheOnlyManifestSaysNothingOfDurability) {
   const auto store = create(Durability::none);
   update_all(*store, 1);
   store->commit(1, "{}");
-  calls.fails_close = true;
-  const std::string said = message_of<IoError>([&] { store->close_cleanly(); });
-  calls.fails_close = false;
-  EXPECT_NE(said.find("(make space; nothing was committed here before)"), std::string::npos)
-      << said;
+  EXPECT_THAT(said_when_close_fails<IoError>("manifest.json.tmp", [&] { store->close_cleanly(); }),
+              HasSubstr("(make space; nothing was committed here before)"));
+}
+
+// As the files of a checkpoint on a keeper that uploads at the close.
+TEST_F(SwapStoreDurability, NoManifestNamesStatesThatTheDriveDidNotTake) {
+  for (const bool in_two_phases : {false, true}) {
+    const auto store = create(Durability::none);
+    update_all(*store, 1);
+    store->commit(1, "{}");
+    const auto end = [&] {
+      in_two_phases ? void(store->prepare_commit(1, "{}")) : store->close_cleanly();
+    };
+    EXPECT_THAT(said_when_close_fails<IoError>("states.0.swap", end),
+                AllOf(HasSubstr(dir_.file("states.0.swap")), HasSubstr("close")));
+    EXPECT_FALSE(SwapStore::holds_committed(dir_.path()));
+    EXPECT_FALSE(std::filesystem::exists(dir_.file("manifest.prepared.json")));
+  }
+}
+
+TEST_F(SwapStoreDurability, AnOrderlyEndSaysWhichStatesTheDriveDidNotTakeAndHowToLook) {
+  commit_first(1);
+  const auto store = open(Durability::process);
+  EXPECT_THAT(said_when_close_fails<StorageError>("states.0.swap", [&] { store->close_cleanly(); }),
+              AllOf(HasSubstr(dir_.file("states.0.swap")),
+                    HasSubstr("sluice nvme verify " + dir_.path() + " tells whether step 1 is")));
 }
 
 TEST_F(SwapStoreDurability, FromNoneToProcessAllocatesTheSecondSlot) {

@@ -32,7 +32,9 @@ class UniqueFd {
   // The descriptor, or -1 when empty. The owner keeps it.
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
-  // Closes now. A failing close is logged, not thrown: Linux releases the descriptor either way.
+  // Closes now. A failing close is logged, with the file's path where /proc tells it, and not
+  // thrown: Linux releases the descriptor either way. Who needs to know calls check_written()
+  // (sluice/base/written.hpp) before.
   void reset() noexcept;
 
  private:

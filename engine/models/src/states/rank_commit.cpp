@@ -195,9 +195,9 @@ void release_parts(zero::Communicator& ranks, const std::string& directory) {
 
 void close_parts(offload::SwapStore& store, zero::Communicator& ranks,
                  const std::string& directory) {
-  if (ranks.world_size() == 1) {
+  if (ranks.world_size() == 1 || store.durability() != Durability::none) {
     store.close_cleanly();
-  } else if (store.durability() == Durability::none && store.committed_step() > 0) {
+  } else if (store.committed_step() > 0) {
     commit_in_two_phases(store, ranks, directory, store.committed_step(),
                          store.committed_metadata());
   }

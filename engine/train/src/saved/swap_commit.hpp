@@ -20,7 +20,8 @@ void settle_swap(RunResources& resources);
 // Before the first write over parts that an orderly end with "durability": "none" left to as many
 // ranks: they are no state any more. Blocks. Throws IoError, StorageError.
 void release_closed_parts(RunResources& resources);
-// The orderly end: with "durability": "none", the last commit becomes the state to resume from.
+// The orderly end: with "durability": "none", the last commit becomes the state to resume from;
+// with each, what the drive tells at a close about the states is an error.
 // Does nothing when the swap directory is not committed or no step was. Blocks. Throws IoError,
 // StorageError.
 void close_swap(RunResources& resources);

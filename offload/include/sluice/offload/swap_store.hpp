@@ -146,7 +146,8 @@ class SwapStore {
   void commit(std::int64_t step, const std::string& metadata);
   // With Durability::none: writes the manifest of the last commit(), so the directory can be
   // resumed. Throws InvalidArgument when something was written after that commit; throws IoError.
-  // Does nothing with another durability, or if nothing was committed.
+  // With another durability the manifest is there. With each, a drive that tells at a close what it
+  // did not write is heard here: IoError before the manifest is written, else StorageError.
   void close_cleanly();
 
   // A commit in two phases, for a store that is the part of one rank; commit_parts

@@ -51,9 +51,9 @@ void commit_parts(offload::SwapStore& store, zero::Communicator& ranks,
 // Removes the record of an orderly end of as many ranks, whose parts are about to be written over.
 // Those of another number of ranks stay. All ranks call it. Throws IoError, StorageError.
 void release_parts(zero::Communicator& ranks, const std::string& directory);
-// With Durability::none: commits the last step of commit_parts() durably for the next run, as
-// SwapStore::close_cleanly() does. Does nothing with another durability or if nothing was
-// committed. Blocks. Throws as commit_parts().
+// SwapStore::close_cleanly(): with Durability::none, commits the last step of commit_parts()
+// durably for the next run, on all ranks or none. Blocks. Throws as commit_parts(); with another
+// durability as close_cleanly() does, on the rank whose part it is.
 void close_parts(offload::SwapStore& store, zero::Communicator& ranks,
                  const std::string& directory);
 
