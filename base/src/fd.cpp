@@ -183,9 +183,45 @@ void replace_file(const std::string& path, std::string_view text, const Replacem
   }
 }
 
-void sync_path(const std::string& path) {
+namespace {
+
+// False: `path` is a directory, on a file system that has no fsync of directories.
+bool try_sync(const std::string& path, struct stat& info) {
   const UniqueFd fd(SLUICE_SYSCALL(::open(path.c_str(), O_RDONLY | O_CLOEXEC), path));
-  SLUICE_SYSCALL(::fsync(fd.get()), path);
+  SLUICE_SYSCALL(::fstat(fd.get(), &info), path);
+  try {
+    SLUICE_SYSCALL(::fsync(fd.get()), path);
+  } catch (const IoError& error) {
+    const int error_number = error.code().value();
+    if (!S_ISDIR(info.st_mode) || (error_number != EINVAL && error_number != ENOTSUP)) throw;
+    return false;
+  }
+  return true;
+}
+
+void say_once_that_names_may_be_lost(const std::string& directory, dev_t file_system) {
+  static std::mutex mutex;
+  static std::set<dev_t> said;
+  {
+    const std::scoped_lock lock(mutex);
+    if (!said.insert(file_system).second) return;
+  }
+  log(LogLevel::warn,
+      directory +
+          ": its file system cannot sync a directory (fsync). Files are synced, but a loss of "
+          "power may take back what was made, renamed or removed there, a checkpoint too");
+}
+
+}  // namespace
+
+void sync_path(const std::string& path) {
+  struct stat info {};
+  if (!try_sync(path, info)) say_once_that_names_may_be_lost(path, info.st_dev);
+}
+
+bool can_sync_directory(const std::string& path) {
+  struct stat info {};
+  return try_sync(path, info);
 }
 
 void remove_file(const std::string& path) {

@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 
+#include "captured_log.hpp"
 #include "file_text.hpp"
 #include "in_child.hpp"
 #include "sluice/base/error.hpp"
@@ -131,6 +132,31 @@ TEST(ReplaceFile, AfterAnErrorTheFileIsAsItWasAndTheDraftIsGone) {
   fs::create_directory(directory.file("folder"));
   EXPECT_THROW(replace_file(directory.file("folder"), "after"), IoError);
   EXPECT_FALSE(fs::exists(directory.file("folder.tmp")));
+}
+
+// As vboxsf and some programs that serve a file system.
+TEST(SyncPath, GoesOnWhereAFileSystemHasNoSyncOfDirectoriesAndSaysSoOnce) {
+  const test::TempDir directory;
+  test::write_file(directory.file("text"), "");
+  for (const int error_number : {EINVAL, ENOTSUP}) {
+    const std::string said = error_of(__NR_fsync, error_number, [&] {
+      const test::CapturedLog log;
+      sync_path(directory.path());
+      sync_path(directory.path());
+      const auto messages = log.messages();
+      if (can_sync_directory(directory.path()) || messages.size() != 1)
+        throw Error("not said once");
+      throw Error(messages.front().text);
+    });
+    EXPECT_TRUE(has(said, directory.path() + ": its file system cannot sync a directory")) << said;
+    EXPECT_TRUE(has(said, "a loss of power may take back")) << said;
+    const std::string of_file =
+        error_of(__NR_fsync, error_number, [&] { sync_path(directory.file("text")); });
+    EXPECT_TRUE(has(of_file, "errno " + std::to_string(error_number))) << of_file;
+  }
+  const std::string of_drive = error_of(__NR_fsync, EIO, [&] { sync_path(directory.path()); });
+  EXPECT_TRUE(has(of_drive, "errno " + std::to_string(EIO))) << of_drive;
+  EXPECT_TRUE(can_sync_directory(directory.path()));
 }
 
 }  // namespace

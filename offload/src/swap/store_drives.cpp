@@ -37,8 +37,8 @@ Stripe new_stripe(const SwapPlace& place) {
   return stripe;
 }
 
-StoreDrives::StoreDrives(SwapPlace place, DirectoryLock::Mode mode)
-    : place_(std::move(place)), mode_(mode) {
+StoreDrives::StoreDrives(SwapPlace place, DirectoryLock::Mode mode, Durability durability)
+    : place_(std::move(place)), mode_(mode), durability_(durability) {
   hold(first());
 }
 
@@ -60,11 +60,24 @@ void StoreDrives::hold_further_for_new() {
     check_is_nobodys_part(directory, first());
 }
 
+// Else the first commit would be the first to find out, after hours.
+void StoreDrives::check_durability() const {
+  if (durability_ != Durability::power) return;
+  for (const std::string& directory : stripe_.directories) {
+    if (can_sync_directory(directory)) continue;
+    throw StorageError(directory,
+                       "its file system cannot sync a directory (fsync), so no commit there "
+                       "survives a loss of power: choose another directory, or \"durability\": "
+                       "\"process\"");
+  }
+}
+
 void StoreDrives::make(std::uint64_t slot_bytes, SlotSet wanted, std::uint64_t manifest_bytes,
                        nvme::DirectIo direct) {
   slot_bytes_ = slot_bytes;
   stripe_ = new_stripe(place_);
   hold_further_for_new();
+  check_durability();
   const auto slots = static_cast<std::uint64_t>(std::count(wanted.begin(), wanted.end(), true));
   std::vector<std::vector<StoreFile>> leftovers;
   for (std::size_t part = 0; part < stripe_.directories.size(); ++part) {
@@ -96,6 +109,7 @@ void StoreDrives::open(const Manifest& manifest, SlotSet wanted, nvme::DirectIo 
   if (reading) warn_if_moved(stripe_);
   for (std::size_t part = 1; part < stripe_.directories.size(); ++part)
     hold(stripe_.directories[part]);
+  check_durability();
   const StoreLayout layout = layout_of(manifest);
   slot_bytes_ = layout.file_bytes;
   check_committed_files(stripe_, manifest, layout);

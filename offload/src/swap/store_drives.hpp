@@ -24,15 +24,16 @@ Stripe new_stripe(const SwapPlace& place);
 class StoreDrives {
  public:
   // Holds the first directory.
-  StoreDrives(SwapPlace place, DirectoryLock::Mode mode);
+  StoreDrives(SwapPlace place, DirectoryLock::Mode mode, Durability durability);
 
   // New slot files of `slot_bytes`, after what a killed run left has been removed. Nothing is
   // removed anywhere before it is known that there is room everywhere. Throws StorageError when
-  // another run needs one of the directories, IoError.
+  // another run needs one of the directories, and with Durability::power where one cannot be
+  // synced; IoError.
   void make(std::uint64_t slot_bytes, SlotSet wanted, std::uint64_t manifest_bytes,
             nvme::DirectIo direct);
   // Those that `manifest` is about; exclusive: to go on with, `wanted` are made where they are not.
-  // Throws StorageError when they are not all there.
+  // Throws StorageError when they are not all there, and as make() for Durability::power.
   void open(const Manifest& manifest, SlotSet wanted, nvme::DirectIo direct);
   // Both together: without it every request takes a reference to its file, which needs no word.
   void register_with(nvme::IoEngine& io);
@@ -61,9 +62,11 @@ class StoreDrives {
  private:
   void hold(const std::string& directory);
   void hold_further_for_new();
+  void check_durability() const;
 
   const SwapPlace place_;
   const DirectoryLock::Mode mode_;
+  const Durability durability_;
   std::vector<DirectoryLock> locks_;
   // Constant after make or open.
   Stripe stripe_;

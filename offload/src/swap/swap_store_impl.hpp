@@ -24,8 +24,10 @@ class SwapStore::Impl {
   enum class Access { read_only, read_write };
 
   Impl(SwapPlace place, nvme::IoEngine& io, Access access, Durability durability)
-      : drives_(std::move(place), access == Access::read_only ? DirectoryLock::Mode::shared
-                                                              : DirectoryLock::Mode::exclusive),
+      : drives_(std::move(place),
+                access == Access::read_only ? DirectoryLock::Mode::shared
+                                            : DirectoryLock::Mode::exclusive,
+                durability),
         directory_(drives_.first()),
         io_(io),
         access_(access),

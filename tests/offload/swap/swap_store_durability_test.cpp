@@ -22,7 +22,8 @@ struct Calls {
   std::vector<std::string> made;
   std::size_t failing = SIZE_MAX;  // the index of the call that fails with EIO
   bool noting = false;
-  std::string failing_close{};  // the name of the file whose close fails with ENOSPC
+  std::string failing_close{};     // the name of the file whose close fails with ENOSPC
+  int directory_error_number = 0;  // of each fsync of a directory; 0: none fails
 
   // Whether the call is to fail.
   bool note(const std::string& what) {
@@ -53,6 +54,9 @@ int fail(int error_number = EIO) {
 extern "C" {
 int fsync(int fd) {
   using namespace sluice::offload::test;
+  if (calls.directory_error_number != 0 &&
+      std::filesystem::is_directory("/proc/self/fd/" + std::to_string(fd)))
+    return fail(calls.directory_error_number);
   return calls.note("fsync " + name_of_fd(fd)) ? fail() : pass_on<int(int)>("fsync", fd);
 }
 int close(int fd) {
@@ -352,6 +356,27 @@ TEST_F(SwapStoreDurability, AnOrderlyEndSaysWhichStatesTheDriveDidNotTakeAndHowT
   EXPECT_THAT(said_when_close_fails<StorageError>("states.0.swap", [&] { store->close_cleanly(); }),
               AllOf(HasSubstr(dir_.file("states.0.swap")),
                     HasSubstr("sluice nvme verify " + dir_.path() + " tells whether step 1 is")));
+}
+
+TEST_F(SwapStoreDurability, AFileSystemThatSyncsNoDirectoryKeepsWhatNeedsNoPower) {
+  commit_first(1);
+  for (const int error_number : {EINVAL, ENOTSUP}) {
+    calls.directory_error_number = error_number;
+    {
+      const auto store = open(Durability::none);
+      update_all(*store, 2);
+      store->commit(2, "{}");
+      store->close_cleanly();
+    }
+    EXPECT_EQ(committed_on_disk(), 2);
+    EXPECT_THAT(message_of<StorageError>([&] { open(Durability::power); }),
+                AllOf(HasSubstr(dir_.path()), HasSubstr("cannot sync a directory"),
+                      HasSubstr("\"durability\": \"process\"")));
+  }
+  std::filesystem::remove(dir_.file("manifest.json"));
+  EXPECT_THROW(create(Durability::power), StorageError);
+  calls.directory_error_number = EIO;
+  EXPECT_THROW(create(Durability::power), IoError) << "a failure, which no file system means";
 }
 
 TEST_F(SwapStoreDurability, FromNoneToProcessAllocatesTheSecondSlot) {

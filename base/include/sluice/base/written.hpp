@@ -41,8 +41,12 @@ struct Replacement {
 void replace_file(const std::string& path, std::string_view text, const Replacement& how = {});
 
 // fsync of a file, or of a directory: the creations, renames and removals in it survive loss of
-// power. Throws IoError. Blocks.
+// power. Where can_sync_directory() is false, a directory is left as it is, and the log says so
+// once for each file system. Throws IoError. Blocks.
 void sync_path(const std::string& path);
+// False where the file system has no fsync of directories. Syncs this one. Throws IoError for
+// another failure. Blocks.
+bool can_sync_directory(const std::string& path);
 
 // An absent file is no error. Throws IoError.
 void remove_file(const std::string& path);

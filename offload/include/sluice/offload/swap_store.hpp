@@ -64,7 +64,7 @@ class SwapStore {
   // uncommitted files of a killed run, with a line in the log. `io` outlives the store. Throws
   // - StorageError when another run has the directory (the error names its process id), and when
   //   the directory holds a committed state: open() continues from that one, clean_directory()
-  //   removes it;
+  //   removes it; with Durability::power also where a file system has no fsync of directories;
   // - IoError, naming needed and free bytes, on a full disk; then nothing that was there before is
   //   lost;
   // - InvalidArgument without a shard, on a shard without bytes, and on names that are empty, too
@@ -75,7 +75,8 @@ class SwapStore {
   // The committed state, to continue from, with any durability. Durability::none continues in the
   // committed slots; the others allocate a second slot file if there is none yet. Throws
   // StorageError when there is no committed state, when the manifest is damaged, and when a file
-  // that holds committed shards is absent or shorter than committed.
+  // that holds committed shards is absent or shorter than committed; with Durability::power as
+  // create().
   static std::unique_ptr<SwapStore> open(const SwapPlace& place, nvme::IoEngine& io,
                                          Durability durability, nvme::DirectIo direct);
   // The committed state, for export and verify. Needs no right to write; refuses begin_write,
