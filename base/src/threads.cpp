@@ -78,7 +78,7 @@ class WaitingThreads {
   std::vector<pthread_t> threads_;
 };
 
-std::string process_limit() {
+std::string nproc_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NPROC, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
     return "not limited";
@@ -98,6 +98,18 @@ std::string memory_limits() {
   add(RLIMIT_AS, "RLIMIT_AS", "ulimit -v");
   add(RLIMIT_DATA, "RLIMIT_DATA", "ulimit -d");
   return text;
+}
+
+// Why the system refuses a thread, and what to do; `more` is advice where a limit is met.
+std::string why_refused(int error_number, const std::string& more = "") {
+  const std::string reason = std::string(" (") + std::strerror(error_number) + "). ";
+  if (error_number == EPERM)  // of no limit: those are EAGAIN
+    return reason +
+           "A seccomp filter denies it, as older container runtimes do with newer C libraries; "
+           "update the runtime, or run with a profile that allows clone and clone3 (Docker: "
+           "--security-opt seccomp=PROFILE.json)";
+  return reason + "RLIMIT_NPROC, which counts all processes of user " + std::to_string(::getuid()) +
+         ", is " + nproc_limit() + kHowToRaise + more + memory_limits();
 }
 
 }  // namespace
@@ -131,9 +143,7 @@ std::thread start_thread(const std::string& name, std::function<void()> body) {
     ::pthread_setname_np(thread.native_handle(), name.substr(0, 15).c_str());
     return thread;
   } catch (const std::system_error& error) {
-    throw Error("the system refuses the thread " + name + " (" + error.what() +
-                "). RLIMIT_NPROC is " + process_limit() + " for user " +
-                std::to_string(::getuid()) + kHowToRaise + memory_limits());
+    throw Error("the system refuses the thread " + name + why_refused(error.code().value()));
   }
 }
 
@@ -143,11 +153,8 @@ void check_threads(int count) {
     const int error_number = threads.add();
     if (error_number == 0) continue;
     throw Error("the system gives this process " + std::to_string(threads.size()) + " of the " +
-                std::to_string(count) + " threads that it needs beside the main one (" +
-                std::strerror(error_number) +
-                "). RLIMIT_NPROC, which counts all processes of user " +
-                std::to_string(::getuid()) + ", is " + process_limit() + kHowToRaise +
-                ", or ask for fewer with \"sluice\": {\"threads\"}" + memory_limits());
+                std::to_string(count) + " threads that it needs beside the main one" +
+                why_refused(error_number, ", or ask for fewer with \"sluice\": {\"threads\"}"));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -20,6 +21,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(CheckThreads, PassesWithTheThreadsOfThisMachine) {
   EXPECT_NO_THROW(check_threads(0));
@@ -93,6 +95,29 @@ TEST(StartThread, SaysWhichThreadIsRefusedAndTheLimit) {
   });
   EXPECT_THAT(said, AllOf(HasSubstr("refuses the thread sluice-gather"), HasSubstr("RLIMIT_NPROC"),
                           HasSubstr("ulimit -u")));
+}
+
+// As container runtimes that are older than the C library.
+TEST(StartThread, SaysThatAFilterRefusesIt) {
+  const std::string said = test::run_in_child([] {
+    test::deny(__NR_clone3, EPERM);
+    std::string messages;
+    try {
+      start_thread("sluice-gather", [] {}).join();
+    } catch (const Error& error) {
+      messages += error.what();
+    }
+    try {
+      check_threads(3);
+    } catch (const Error& error) {
+      messages += std::string("\n") + error.what();
+    }
+    return messages;
+  });
+  EXPECT_THAT(said,
+              AllOf(HasSubstr("the thread sluice-gather (Operation not permitted). A seccomp"),
+                    HasSubstr("main one (Operation not permitted). A seccomp filter"),
+                    HasSubstr("allows clone and clone3"), Not(HasSubstr("RLIMIT_NPROC"))));
 }
 
 TEST(AllowedCores, AreThoseOfTheMask) {
