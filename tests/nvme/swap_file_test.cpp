@@ -2,16 +2,20 @@
 #include <gmock/gmock.h>
 #include <grp.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <filesystem>
 #include <optional>
+#include <thread>
 
 #include "in_child.hpp"
 #include "nvme_test_support.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/nvme/extend_file.hpp"
+#include "soft_limit.hpp"
 #include "temp_dir.hpp"
 
 namespace sluice::nvme {
@@ -338,15 +342,49 @@ TEST_F(SwapFileTest, FreeBytesOfAnAbsentPathAreAnError) {
 }
 
 // As a ring of io_uring may, for a moment after its process has ended, or a forked child.
-TEST(OpenLockedFile, IsFreeWhenItsOwnerEndsWhoeverElseHasTheFileOpen) {
+TEST(OpenLocked, IsFreeWhenItsOwnerEndsWhoeverElseHasTheFileOpen) {
   const test::TempDir dir;
   const std::string path = dir.file("locked");
-  std::optional<SwapFile> owner = open_locked_file(path, DirectIo::automatic);
+  std::optional<SwapFile> owner = SwapFile::open_locked(path, DirectIo::automatic);
   ASSERT_TRUE(owner.has_value());
   const UniqueFd same_file(::dup(owner->fd()));
-  EXPECT_FALSE(open_locked_file(path, DirectIo::automatic).has_value());
+  EXPECT_FALSE(SwapFile::open_locked(path, DirectIo::automatic).has_value());
   owner.reset();
-  EXPECT_TRUE(open_locked_file(path, DirectIo::automatic).has_value());
+  EXPECT_TRUE(SwapFile::open_locked(path, DirectIo::automatic).has_value());
+}
+
+// As `sluice nvme clean` looks whether a file is in use.
+TEST(OpenLocked, IsNotRefusedByWhoLooksForAMoment) {
+  const test::TempDir dir;
+  const std::string path = dir.file("locked");
+  write_whole_file(path, random_bytes(1, 1));
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::atomic<bool> ends = false;
+  std::thread looks([&] {
+    while (!ends) {
+      ::flock(fd.get(), LOCK_SH | LOCK_NB);
+      ::flock(fd.get(), LOCK_UN);
+    }
+  });
+  int refused = 0;
+  for (int i = 0; i < 1000; ++i)
+    if (!SwapFile::open_locked(path, DirectIo::automatic)) ++refused;
+  ends = true;
+  looks.join();
+  EXPECT_EQ(refused, 0);
+}
+
+TEST_F(SwapFileTest, OpenedLockedLeavesNoFileWhereADescriptorIsMissing) {
+  const std::string path = dir_.file("locked");
+  const auto open_it = [&] { (void)SwapFile::open_locked(path, DirectIo::automatic); };
+  open_it();
+  const auto free = static_cast<rlim_t>(UniqueFd(::dup(STDIN_FILENO)).get());
+  for (rlim_t room = 0; room < 2; ++room) {
+    std::filesystem::remove(path);
+    const test::SoftLimit few(RLIMIT_NOFILE, free + room);
+    EXPECT_EQ(error_number_of(open_it), EMFILE);
+    EXPECT_FALSE(std::filesystem::exists(path)) << room;
+  }
 }
 
 }  // namespace

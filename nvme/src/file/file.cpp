@@ -1,6 +1,7 @@
 #include "sluice/nvme/file.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -8,13 +9,16 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "file/space_advice.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/file/unshared.hpp"
 #include "sluice/base/random_id.hpp"
 #include "sluice/base/written.hpp"
 #include "sluice/nvme/extend_file.hpp"
@@ -170,6 +174,17 @@ void check_is_regular(int fd, const std::string& path) {
     throw IoError(EINVAL, "open", path, 0, 0, "is not a regular file; name a file");
 }
 
+// Takes the file for its owner. Who only looks whether it has one takes it for a moment.
+bool lock_soon(int fd, const std::string& path) {
+  constexpr int kTries = 100;
+  constexpr std::chrono::milliseconds kPause(1);
+  for (int i = 1; !try_flock(fd, LOCK_EX, path); ++i) {
+    if (i == kTries) return false;
+    std::this_thread::sleep_for(kPause);
+  }
+  return true;
+}
+
 }  // namespace
 
 SwapFile::SwapFile(std::string path, OpenMode mode, DirectIo direct, std::size_t drive)
@@ -190,6 +205,27 @@ SwapFile::SwapFile(std::string path, OpenMode mode, DirectIo direct, std::size_t
   check_is_regular(fd_.get(), path_);
   // Clears O_NONBLOCK: on a non-blocking descriptor, io_uring fails requests that would wait.
   SLUICE_SYSCALL(::fcntl(fd_.get(), F_SETFL, direct_ ? O_DIRECT : 0), path_);
+}
+
+std::optional<SwapFile> SwapFile::open_locked(const std::string& path, DirectIo direct,
+                                              std::size_t drive) {
+  for (;;) {
+    UniqueFd lock = open_unshared(path, O_RDWR | O_CREAT | O_NONBLOCK, 0600);
+    if (!lock) throw IoError(errno, "open", path, 0, 0, open_advice(errno, OpenMode::create));
+    check_is_regular(lock.get(), path);
+    if (!lock_soon(lock.get(), path)) return std::nullopt;
+    // Owners remove their file while they have it locked: the name stays from here on.
+    if (!is_file_at(lock.get(), path)) continue;
+    try {
+      SwapFile file(path, OpenMode::read_write, direct, drive);
+      file.lock_ = std::move(lock);
+      return file;
+    } catch (...) {
+      struct stat info {};
+      if (::fstat(lock.get(), &info) == 0 && info.st_size == 0) remove_file_quietly(path);
+      throw;
+    }
+  }
 }
 
 void SwapFile::use_direct_io(OpenMode mode) {

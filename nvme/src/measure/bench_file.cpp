@@ -124,7 +124,7 @@ SwapFile open_bench_file(const std::string& directory, std::uint64_t size_bytes,
     throw IoError(EMLINK, "open", path, 0, 0,
                   "has another name, whose content would be overwritten; remove this one");
   }
-  std::optional<SwapFile> locked = open_locked_file(path, direct);
+  std::optional<SwapFile> locked = SwapFile::open_locked(path, direct);
   if (!locked) {
     throw IoError(EWOULDBLOCK, "flock", path, 0, 0,
                   "another program measures this drive now, and both would find it slow; try again "

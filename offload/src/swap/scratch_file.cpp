@@ -28,7 +28,7 @@ nvme::StripedFile make_file(const SwapPlace& place, const std::string& name,
   for (const std::string& directory : stripe.directories) {
     const std::string path = scratch_path(directory, name);
     // A file that a killed run left is taken over; one that is in use is not.
-    std::optional<nvme::SwapFile> part = nvme::open_locked_file(path, direct, parts.size());
+    std::optional<nvme::SwapFile> part = nvme::SwapFile::open_locked(path, direct, parts.size());
     SLUICE_CHECK(part.has_value(), "scratch file " + path + " is in use already");
     parts.push_back(*std::move(part));
   }

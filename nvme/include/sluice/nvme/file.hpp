@@ -21,15 +21,6 @@ namespace sluice::nvme {
 enum class DirectIo { automatic, on, off };
 enum class OpenMode { read_only, read_write, create };
 
-class SwapFile;
-// Opens the file `path`, created where it is missing, and takes flock(2) on it alone, until it is
-// closed. Empty where another process, or another SwapFile of this one, has it locked. The file is
-// the one that has the name, also where the owner before removed its own. A ring of io_uring keeps
-// its files open after its process, and so do forked children: neither keeps this lock. Throws
-// IoError as SwapFile's constructor.
-std::optional<SwapFile> open_locked_file(const std::string& path, DirectIo direct,
-                                         std::size_t drive = 0);
-
 class SwapFile {
  public:
   // Opens `path`; OpenMode::create makes a missing file with mode 0600 and keeps an existing one.
@@ -37,6 +28,13 @@ class SwapFile {
   // also for a file that is not regular. With DirectIo::on it throws when the file system refuses
   // O_DIRECT; an empty file created by that attempt stays.
   SwapFile(std::string path, OpenMode mode, DirectIo direct, std::size_t drive = 0);
+  // Opens the file `path`, created where it is missing, and takes flock(2) on it alone, until it is
+  // closed. Empty where another process, or another SwapFile of this one, has it locked for longer
+  // than a moment. The file is the one that has the name, also where the owner before removed its
+  // own. A ring of io_uring keeps its files open after its process, and so do forked children:
+  // neither keeps this lock. Throws IoError as the constructor; then a file without bytes is gone.
+  static std::optional<SwapFile> open_locked(const std::string& path, DirectIo direct,
+                                             std::size_t drive = 0);
 
   const std::string& path() const { return path_; }
   std::size_t drive() const { return drive_; }
@@ -68,13 +66,11 @@ class SwapFile {
   // Keeps the descriptor for direct I/O, or says why not and closes it.
   void use_direct_io(OpenMode mode);
   void open_buffered(int flags, OpenMode mode, DirectIo direct);
-  friend std::optional<SwapFile> open_locked_file(const std::string& path, DirectIo direct,
-                                                  std::size_t drive);
 
   std::string path_;
   std::size_t drive_;
   UniqueFd fd_;
-  UniqueFd lock_;  // empty unless open_locked_file() made this
+  UniqueFd lock_;  // empty unless open_locked() made this
   bool direct_ = false;
   std::string why_buffered_;
   std::uint32_t offset_alignment_ = 1;
