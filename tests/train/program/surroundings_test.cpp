@@ -117,15 +117,15 @@ TEST(Surroundings, ALimitOnTheSizeOfFilesIsAnErrorAndNotASignal) {
   expect_refused(run_program(argv), 4, {folder.swap(), "File too large"});
 }
 
-TEST(Surroundings, ALimitOnAddressSpaceIsRefusedBeforeLibTorchIsLoaded) {
+TEST(Surroundings, ALimitOnAddressSpaceOrTheStackIsRefusedBeforeLibTorchIsLoaded) {
   if (kUnderAddressSanitizer) GTEST_SKIP() << "AddressSanitizer reserves terabytes of addresses";
   TrainFolder folder;
   folder.set({});
-  for (const char* kib : {"400000", "1050000"}) {
-    std::vector<std::string> argv = {
-        "/bin/sh", "-c", "ulimit -v " + std::string(kib) + "; exec \"$0\" \"$@\"", SLUICE_PROGRAM};
+  for (const std::string limit : {"ulimit -v 400000", "ulimit -v 1050000", "ulimit -s 80"}) {
+    std::vector<std::string> argv = {"/bin/sh", "-c", limit + "; exec \"$0\" \"$@\"",
+                                     SLUICE_PROGRAM};
     for (const std::string& argument : folder.arguments("report", 2)) argv.push_back(argument);
-    expect_refused(run_program(argv), 3, {"ulimit -v"});
+    expect_refused(run_program(argv), 3, {limit.substr(0, 9)});
   }
 }
 

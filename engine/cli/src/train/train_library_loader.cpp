@@ -66,6 +66,16 @@ void check_address_space() {
                    format_bytes(plan::kProgramAddressSpaceBytes) + ": raise the limit");
 }
 
+// The kernel ends a process whose stack is too small, without a word. 96 KiB were enough.
+void check_stack() {
+  constexpr rlim_t kLeastBytes = rlim_t{128} * 1024;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= kLeastBytes) return;
+  throw DoesNotFit("this process may have a stack of " + format_bytes(limit.rlim_cur) +
+                   " (ulimit -s), training needs up to " + format_bytes(kLeastBytes) +
+                   ": raise the limit");
+}
+
 // LibTorch's kernels divide their work by the number of threads that they request. With fewer
 // threads the kernels silently skip part of the work; the loss is then off in its third digit.
 void check_openmp() {
@@ -132,6 +142,7 @@ Function function_of(void* library, const std::string& path, const char* name) {
 train::TrainLibrary& load_train_library() {
   check_working_directory();
   check_address_space();
+  check_stack();
   check_openmp();
   std::string why;
   const std::string path = find_train_library(why);
