@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "message_of.hpp"
@@ -120,6 +122,16 @@ TEST(ParseBytes, SaysWhatIsWrong) {
 TEST(BytesOf, CoversTheValues) {
   const std::array<std::uint32_t, 3> values = {1, 2, 3};
   EXPECT_EQ(bytes_of(std::span<const std::uint32_t>(values)).size(), 12U);
+}
+
+TEST(Overlap, IsOfBytesInBothRanges) {
+  const std::array<std::byte, 8> memory{};
+  const std::span<const std::byte> all(memory);
+  EXPECT_TRUE(overlap(all, all.subspan(3, 1)));
+  EXPECT_TRUE(overlap(all.first(4), all.subspan(3)));
+  EXPECT_FALSE(overlap(all.first(4), all.subspan(4)));
+  EXPECT_FALSE(overlap(all, all.subspan(3, 0)));
+  EXPECT_FALSE(overlap(all.subspan(3, 0), all));
 }
 
 }  // namespace

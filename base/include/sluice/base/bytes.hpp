@@ -49,7 +49,8 @@ std::span<const std::byte> bytes_of(std::span<const T> values) {
 }
 // Whether a byte is in both.
 inline bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) {
-  return a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
+  return !a.empty() && !b.empty() && a.data() < b.data() + b.size() &&
+         b.data() < a.data() + a.size();
 }
 
 }  // namespace sluice
