@@ -1,6 +1,5 @@
 #include "saved/checkpoint.hpp"
 
-#include <algorithm>
 #include <exception>
 #include <functional>
 #include <string>
@@ -10,7 +9,6 @@
 #include "sluice/base/log.hpp"
 #include "sluice/base/rank_failure.hpp"
 #include "sluice/base/text.hpp"
-#include "sluice/models/checkpoints.hpp"
 #include "sluice/models/rank_commit.hpp"
 
 namespace sluice::train {
