@@ -191,6 +191,23 @@ TEST(Refusal, SuggestsWhatHelpsWhenTheDiskIsShort) {
   EXPECT_EQ(text.find(one_slot), std::string::npos) << text;
 }
 
+TEST(Refusal, NamesTheRankThatHasTheLeastWhereRanksPlanTogether) {
+  auto config = train_config(Device::nvme, Device::nvme, 512, 512);
+  config.world_size = config.train_batch_size = 3;
+  MachineFacts machine = roomy_machine();
+  machine.free_disk_bytes = {{"/drive", kMiB}};
+  machine.available_memory_bytes = kMiB;
+  machine.poorest.memory = "rank 2 on host h3";
+  machine.poorest.disks = {"/drive/rank1-of-3 of rank 1 on host h2"};
+  const std::string text = refusal(config, model_config(4, 256), machine);
+  EXPECT_NE(text.find("rank 2 on host h3 has 1.00 MiB of free memory"), std::string::npos) << text;
+  for (const char* line : {"\n  ", "\ndisk: "}) {
+    const std::string said = line + machine.poorest.disks[0] + " needs ";
+    EXPECT_NE(text.find(said), std::string::npos) << text;
+  }
+  EXPECT_EQ(text.find("this process"), std::string::npos) << text;
+}
+
 TEST(Refusal, SuggestsAnotherDirectoryForEachThatIsShort) {
   auto config = train_config(Device::nvme, Device::nvme, 512, 512);
   config.zero.offload_param.directories = {"/other"};

@@ -18,6 +18,7 @@
 #include "ranks/shared_facts.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/host_name.hpp"
 #include "thread_ranks.hpp"
 
 namespace sluice::train {
@@ -89,6 +90,16 @@ TEST(RankGroup, AnErrorOfAllRanksIsThatOfTheFirst) {
   EXPECT_EQ(thrown[0], "one mistake");
   EXPECT_EQ(thrown[1], "failure of another: rank 0: one mistake");
   EXPECT_EQ(thrown[2], "another mistake");
+}
+
+TEST(RankGroup, APlanThatDoesNotFitIsShownByOneRank) {
+  const auto thrown = as_ranks(3, [](RankGroup& ranks) {
+    ranks.together("the plan", [&] {
+      if (ranks.rank() > 0) throw DoesNotFit("cuda:" + std::to_string(ranks.rank()));
+    });
+  });
+  EXPECT_THAT(thrown, ElementsAre(HasSubstr("failure of another"), "cuda:1",
+                                  HasSubstr("failure of another")));
 }
 
 TEST(SameInputs, NamesTheRankAndTheInputThatDiffer) {
@@ -230,6 +241,21 @@ TEST(SharedFacts, RanksOfAScriptTakeTheLeast) {
     EXPECT_EQ(facts.cores, 2);
     EXPECT_EQ(facts.free_disk_bytes[0].second, 10 * kGiB);
     EXPECT_EQ(facts.free_disk_bytes[1].second, 8 * kGiB);
+    EXPECT_EQ(facts.poorest.memory, "rank 2 on host " + host_name());
+    EXPECT_EQ(facts.poorest.memlock, "rank 0 on host " + host_name());
+  });
+}
+
+// Each rank's folder is on a drive of its own.
+TEST(SharedFacts, NameTheFolderAndHostOfTheSmallestDrive) {
+  as_ranks(3, [&](RankGroup& ranks) {
+    const int rank = ranks.rank();
+    plan::MachineFacts facts;
+    facts.free_disk_bytes = {{"/a/rank" + std::to_string(rank) + "-of-3", rank == 1 ? kMiB : kGiB},
+                             {"/saved", kGiB}};
+    take_least(facts, ranks.control());
+    EXPECT_THAT(facts.poorest.disks, ElementsAre("/a/rank1-of-3 of rank 1 on host " + host_name(),
+                                                 "/saved of rank 0 on host " + host_name()));
   });
 }
 

@@ -64,6 +64,29 @@ TEST_F(RankHosts, ACommittedRunGoesOnFromTheDrivesOfItsHosts) {
   EXPECT_FALSE(fs::exists(run_.file("run.nvme.0/rank1-of-2")));
 }
 
+TEST_F(RankHosts, ADriveThatIsTooSmallIsNamedWithItsHostOnce) {
+  const RanksCase of{.ranks = 2, .stage = 3, .offload = "nvme"};
+  const std::vector<std::string> arguments = run_.arguments(of, "run", 2);
+  const std::vector<std::string> wrapper{
+      "unshare",
+      ::geteuid() == 0 ? "-m" : "-rm",
+      "sh",
+      "-c",
+      "if [ \"$OMPI_COMM_WORLD_RANK\" = 1 ]; then mount -t tmpfs -o size=64k tmpfs \"$0\"; fi && "
+      "exec \"$@\"",
+      run_.file("run.nvme")};
+  const ProgramResult result = run_program(RanksRun::line(2, arguments, wrapper));
+  EXPECT_EQ(result.exit_code, 3) << result.err;
+  const std::string folder = run_.file("run.nvme/rank1-of-2") + " of rank 1 on host ";
+  EXPECT_THAT(result.err, HasSubstr("\n  " + folder));
+  EXPECT_THAT(result.err, HasSubstr("\ndisk: " + folder));
+  EXPECT_THAT(result.err, ::testing::Not(HasSubstr("rank0-of-2")));
+  const std::string verdict = "the run does not fit";
+  const std::size_t first = result.err.find(verdict);
+  ASSERT_NE(first, std::string::npos);
+  EXPECT_EQ(result.err.find(verdict, first + 1), std::string::npos) << result.err;
+}
+
 TEST_F(RankHosts, StatesOfAnotherHostAreLeftForTheNewestCheckpointByAnotherNumberOfRanks) {
   const std::string keys =
       R"(, "checkpoint_every": 1, "checkpoint_dir": ")" + run_.file("checkpoints") + "\"";

@@ -8,6 +8,15 @@
 
 namespace sluice::plan {
 
+namespace {
+
+// `poorest`: a name of PoorestRanks.
+std::string who_has(const std::string& poorest) {
+  return poorest.empty() ? "this process" : poorest;
+}
+
+}  // namespace
+
 void choose_pinning(Plan& plan, const MachineFacts& machine, std::vector<std::string>& problems) {
   // "pin_memory" of the configuration. Without it, host buffers are pinned for a GPU.
   std::optional<bool> asked;
@@ -33,8 +42,9 @@ void choose_pinning(Plan& plan, const MachineFacts& machine, std::vector<std::st
   if (!plan.device.gpu && plan.planned.pinned_bytes > machine.memlock_bytes) {
     problems.push_back("\"pin_memory\": true asks for " + format_bytes(plan.planned.pinned_bytes) +
                        " of locked memory, but RLIMIT_MEMLOCK is " +
-                       format_bytes(machine.memlock_bytes) +
-                       " and this process lacks CAP_IPC_LOCK: raise the limit (ulimit -l, "
+                       format_bytes(machine.memlock_bytes) + " and " +
+                       who_has(machine.poorest.memlock) +
+                       " lacks CAP_IPC_LOCK: raise the limit (ulimit -l, "
                        "LimitMEMLOCK= of the service, --ulimit memlock=-1 of the container), or "
                        "set \"pin_memory\": false");
   }
@@ -47,11 +57,13 @@ std::uint64_t host_need(const Plan& plan) {
   return checked_add(plan.device.gpu ? 0 : plan.planned.tiers.device, plan.planned.tiers.host);
 }
 
-void check_gpu(const Plan& plan, std::vector<std::string>& problems) {
+void check_gpu(const Plan& plan, const MachineFacts& machine, std::vector<std::string>& problems) {
   if (!plan.device.gpu || plan.planned.tiers.device <= plan.device.gpu->free_bytes) return;
+  const std::string& poorest = machine.poorest.gpu;
   problems.push_back("the device tier needs " + format_bytes(plan.planned.tiers.device) +
                      ", and of the " + format_bytes(plan.device.gpu->total_bytes) + " of " +
-                     compute_name(plan) + " " + format_bytes(plan.device.gpu->free_bytes) +
+                     (poorest.empty() ? compute_name(plan) : "the GPU of " + poorest) + " " +
+                     format_bytes(plan.device.gpu->free_bytes) +
                      " are free: lower \"sluice\": {\"device_bytes\"}, or end what else uses the "
                      "GPU (nvidia-smi shows it)");
 }
@@ -87,25 +99,27 @@ std::string group_text(const MachineFacts& machine) {
 
 void check_machine(const Plan& plan, const MachineFacts& machine,
                    std::vector<std::string>& problems) {
-  check_gpu(plan, problems);
+  check_gpu(plan, machine, problems);
   check_budgets(plan, machine, problems);
   const std::string tiers = plan.device.gpu ? "host tier" : "device tier, host tier";
   const std::uint64_t need = checked_add(host_need(plan), plan.planned.runtime_bytes);
   if (need > machine.available_memory_bytes) {
-    problems.push_back("this process has " + format_bytes(machine.available_memory_bytes) +
-                       " of free memory" + group_text(machine) + "; " + tiers +
-                       " and the program itself need " + format_bytes(need));
+    problems.push_back(who_has(machine.poorest.memory) + " has " +
+                       format_bytes(machine.available_memory_bytes) + " of free memory" +
+                       group_text(machine) + "; " + tiers + " and the program itself need " +
+                       format_bytes(need));
   }
   const std::uint64_t mapped = checked_add(host_need(plan), kProgramAddressSpaceBytes);
   if (mapped > machine.address_space_bytes) {
-    problems.push_back("this process may map " + format_bytes(machine.address_space_bytes) +
+    problems.push_back(who_has(machine.poorest.address_space) + " may map " +
+                       format_bytes(machine.address_space_bytes) +
                        " of address space (ulimit -v); " + tiers +
                        " and the program's libraries need " + format_bytes(mapped));
   }
   for (const DiskNeed& disk : plan.directories.disks) {
     if (disk.is_short()) {
       problems.push_back(
-          disk.directory + " needs " + format_bytes(disk.needed_bytes) + " of disk, and " +
+          disk.name + " needs " + format_bytes(disk.needed_bytes) + " of disk, and " +
           format_bytes(*disk.free_bytes) +
           " are available (free, or in files there that the run replaces)" +
           (disk.shares_file_system ? " beside what the other directories need" : ""));

@@ -107,7 +107,7 @@ void add_disk_changes(const Variant& refused, const Plan& shape, const TryPlan& 
     const std::string to = kSomeDirectory + std::to_string(moves.size());
     moves.push_back("set " + move_directory(elsewhere.config, disk.directory, to) +
                     " to a directory with " + std::to_string(ceil_div(disk.needed_bytes, kMiB)) +
-                    " MiB free");
+                    " MiB free" + (refused.config.world_size > 1 ? " for each rank" : ""));
   }
   if (moves.empty()) return;
   if (try_plan(elsewhere)) candidates.push_back({join(moves, " and "), elsewhere});

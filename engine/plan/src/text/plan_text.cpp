@@ -108,7 +108,7 @@ std::string plan_table(const Plan& plan) {
   text += "\noutside the tiers: " + format_bytes(plan.planned.runtime_bytes) +
           " (LibTorch, oneDNN, the program itself)\n";
   for (const DiskNeed& disk : plan.directories.disks) {
-    text += "disk: " + disk.directory + " needs " + format_bytes(disk.needed_bytes) +
+    text += "disk: " + disk.name + " needs " + format_bytes(disk.needed_bytes) +
             (disk.free_bytes ? ", " + format_bytes(*disk.free_bytes) + " available" +
                                    (disk.shares_file_system ? " beside the other directories" : "")
                              : "; it does not exist yet: create it before training") +

@@ -27,9 +27,14 @@ void add_disk(Plan& plan, const MachineFacts& machine, const std::string& direct
       return;
     }
   }
-  DiskNeed disk{directory, needed_bytes, std::nullopt};
-  for (const auto& [known, free] : machine.free_disk_bytes) {
-    if (known == directory) disk.free_bytes = free;
+  DiskNeed disk;
+  disk.directory = disk.name = directory;
+  disk.needed_bytes = needed_bytes;
+  for (std::size_t i = 0; i < machine.free_disk_bytes.size(); ++i) {
+    const auto& [known, free] = machine.free_disk_bytes[i];
+    if (known != directory) continue;
+    disk.free_bytes = free;
+    if (!machine.poorest.disks.empty()) disk.name = machine.poorest.disks[i];
   }
   plan.directories.disks.push_back(disk);
 }

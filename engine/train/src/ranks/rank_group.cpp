@@ -12,6 +12,22 @@
 
 namespace sluice::train {
 
+namespace {
+
+// Whether another rank that throws `first` says what `own` says: the ranks make one plan of their
+// least facts, and tables of it name each rank's own device.
+bool is_said_by(const std::string& first, const std::exception_ptr& own) {
+  try {
+    std::rethrow_exception(own);
+  } catch (const DoesNotFit&) {
+    return decode_failure(first, 0).kind() == FailureKind::does_not_fit;
+  } catch (...) {
+    return encode_failure(own) == first;
+  }
+}
+
+}  // namespace
+
 RankGroup::RankGroup(zero::Ranks ranks, const RankPlace& place)
     : ranks_(std::move(ranks)), place_(place) {
   SLUICE_CHECK(ranks_.control->rank() == place.rank && ranks_.control->world_size() == place.size,
@@ -54,8 +70,7 @@ void RankGroup::together(const std::string& label, const std::function<void()>& 
   if (first == failures.end()) return;
   all_end_ = true;
   const auto at_fault = static_cast<int>(first - failures.begin());
-  if (error && (at_fault == rank() || encode_failure(error) != *first))
-    std::rethrow_exception(error);
+  if (error && (at_fault == rank() || !is_said_by(*first, error))) std::rethrow_exception(error);
   throw decode_failure(*first, at_fault);
 }
 

@@ -38,8 +38,8 @@ class RankGroup {
   // The largest of the ranks' numbers.
   int largest(int mine, const std::string& label);
   // Runs `work` on every rank. If it throws on one, all ranks throw: the first rank that failed its
-  // own error, the others too if theirs is another one, else RankFailure. `work` makes no call that
-  // waits for other ranks.
+  // own error, the others too if theirs is another one, else RankFailure. DoesNotFit of several
+  // ranks counts as one error. `work` makes no call that waits for other ranks.
   void together(const std::string& label, const std::function<void()>& work);
   // Throws InvalidArgument on rank 0 and RankFailure on the others. All ranks call it, with one
   // text.

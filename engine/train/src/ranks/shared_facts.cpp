@@ -96,10 +96,12 @@ std::vector<std::string> directories_of(const plan::MachineFacts& facts) {
   return found;
 }
 
-// The facts of one rank, as the ranks exchange them: numbers, then directories.
+constexpr std::size_t kFirstDirectoryText = 2;
+
+// The facts of one rank, as the ranks exchange them: numbers, host, then directories.
 std::string facts_text(const plan::MachineFacts& facts) {
   std::vector<std::string> texts = directories_of(facts);
-  texts.insert(texts.begin(), to_text(numbers_of(facts)));
+  texts.insert(texts.begin(), {to_text(numbers_of(facts)), host_name()});
   return models::pack_texts(texts);
 }
 
@@ -111,9 +113,9 @@ std::vector<std::uint64_t> numbers_in(const std::string& facts) {
 std::string first_missing(const std::string& one, const std::string& other) {
   const std::vector<std::string> has = models::unpack_texts(one);
   const std::vector<std::string> lacks = models::unpack_texts(other);
-  for (std::size_t i = 1; i < has.size(); ++i) {
-    if (std::count(has.begin() + 1, has.end(), has[i]) >
-        std::count(lacks.begin() + 1, lacks.end(), has[i]))
+  for (std::size_t i = kFirstDirectoryText; i < has.size(); ++i) {
+    if (std::count(has.begin() + kFirstDirectoryText, has.end(), has[i]) >
+        std::count(lacks.begin() + kFirstDirectoryText, lacks.end(), has[i]))
       return has[i];
   }
   return "";
@@ -141,13 +143,43 @@ std::string find_difference(const std::vector<std::string>& all) {
   return "";
 }
 
+// `owners`: for each number of the facts the rank that has the least.
+void name_poorest(plan::MachineFacts& facts, const std::vector<std::size_t>& owners,
+                  const std::vector<std::string>& all) {
+  const auto texts_of = [&](std::size_t number) {
+    return models::unpack_texts(all[owners[number]]);
+  };
+  const auto name = [&](std::size_t number) {
+    return "rank " + std::to_string(owners[number]) + " on host " + texts_of(number).at(1);
+  };
+  facts.poorest = {.memory = name(available_memory),
+                   .memlock = name(memlock),
+                   .address_space = name(address_space),
+                   .gpu = name(gpu_free),
+                   .disks = {}};
+  for (std::size_t i = 0; i < facts.free_disk_bytes.size(); ++i) {
+    const std::size_t number = first_directory + i;
+    std::string directory = texts_of(number).at(kFirstDirectoryText + i);
+    if (offload::rank_folder_of(facts.free_disk_bytes[i].first))
+      directory = offload::rank_folder(directory, static_cast<int>(owners[number]),
+                                       static_cast<int>(all.size()));
+    facts.poorest.disks.push_back(directory + " of " + name(number));
+  }
+}
+
 void set_least(plan::MachineFacts& facts, const std::vector<std::string>& all) {
-  std::vector<std::uint64_t> least = numbers_of(facts);
-  for (const std::string& text : all) {
-    const std::vector<std::uint64_t> other = numbers_in(text);
-    for (std::size_t i = 0; i < least.size(); ++i) least[i] = std::min(least[i], other[i]);
+  std::vector<std::uint64_t> least = numbers_in(all[0]);
+  std::vector<std::size_t> owners(least.size());
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    const std::vector<std::uint64_t> other = numbers_in(all[rank]);
+    for (std::size_t i = 0; i < least.size(); ++i) {
+      if (other[i] >= least[i]) continue;
+      least[i] = other[i];
+      owners[i] = rank;
+    }
   }
   set_numbers(facts, least);
+  name_poorest(facts, owners, all);
 }
 
 // The plan without the names of this rank's directories.

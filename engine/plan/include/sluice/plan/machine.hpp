@@ -46,6 +46,17 @@ struct DeviceFacts {
   bool has_update_kernels = true;
 };
 
+// Where ranks plan together with the least of their numbers: whose each is, "rank 1 on host h2".
+// Empty: of this process.
+struct PoorestRanks {
+  std::string memory;
+  std::string memlock;
+  std::string address_space;
+  std::string gpu;  // its free memory
+  // For each of MachineFacts::free_disk_bytes, "/drive/rank1-of-2 of rank 1 on host h2".
+  std::vector<std::string> disks;
+};
+
 // The planner's view of the machine. probe_machine() fills it in; tests may write it by hand.
 struct MachineFacts {
   std::uint64_t total_memory_bytes = 0;
@@ -68,6 +79,7 @@ struct MachineFacts {
   bool writes_checkpoints = true;  // false: the run writes none, and needs no room for any
   // The file system's id for each of these directories.
   std::vector<std::pair<std::string, std::uint64_t>> file_systems;
+  PoorestRanks poorest;
 };
 
 // Address space kept for what the program maps beside its budgets: LibTorch's libraries, thread

@@ -115,6 +115,7 @@ struct DiskNeed {
   std::optional<std::uint64_t> free_bytes;  // empty: the directory does not exist
   // Another planned directory is on the same file system; free_bytes excludes its need.
   bool shares_file_system = false;
+  std::string name;  // for people: the directory, or with several ranks PoorestRanks::disks
   bool is_short() const { return free_bytes && needed_bytes > *free_bytes; }
 };
 
