@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import logging
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,6 +38,14 @@ def engine_module() -> Any:
             "or build sluice beside this one"
         )
     return importlib.import_module("sluice._engine")
+
+
+@contextlib.contextmanager
+def outside_budget() -> Iterator[None]:
+    """Inside, tensors that this thread makes on the CPU take nothing of ``device_bytes``: copies of what an engine holds. They may outlive it."""
+    extension = sys.modules.get("sluice._engine")  # None: no engine has a budget
+    with contextlib.nullcontext() if extension is None else extension.OutsideBudget():
+        yield
 
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

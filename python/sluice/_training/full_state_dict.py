@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from . import ranks
+from .engine_module import outside_budget
 from .passes.absent import Absent
 from .watched_loop import WatchedLoop
 
@@ -53,6 +54,7 @@ class FullStateDicts:
             handle.remove()
         self._handles.clear()
 
+    @outside_budget()
     def copies(self, without: Collection[str], keeps: bool = True) -> dict[str, Any]:
         """The model's state dict in CPU memory, without some names. None of its tensors is the model's own.
 
@@ -98,6 +100,7 @@ class FullStateDicts:
         if not _asks_for_names():
             self._fill_absent(state_dict)
 
+    @outside_budget()
     def _fill_absent(self, state_dict: dict[str, Any]) -> None:
         for key, value in state_dict.items():
             name = self._absent_name(value)

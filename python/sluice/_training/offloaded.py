@@ -18,7 +18,7 @@ from ..config import Config, Source
 from ..runtime.zero.parameter_offload import no_external_parameters
 from . import devices, file_parameters, open_loops, ranks
 from .calls import calls
-from .engine_module import DTYPES, make_loop
+from .engine_module import DTYPES, make_loop, outside_budget
 from .full_state_dict import FullStateDicts
 from .passes.changes import set_changes
 from .passes.described import describe, undescribe
@@ -187,7 +187,7 @@ class OffloadedModel:
             values: list[tuple[torch.Tensor, torch.Tensor]] = []
             try:
                 if open_loops.is_open(self._loop) and self._groups[0] is None:
-                    values = list(self._values_before())
+                    values = self._values_before()
             finally:
                 open_loops.end(self._loop, finishes=False)  # which empties the parameters
                 ranks.close(self._groups)  # also those of a loop that is not open yet
@@ -201,20 +201,21 @@ class OffloadedModel:
             tensor.data = value
             undescribe(tensor)
 
-    def _values_before(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    @outside_budget()
+    def _values_before(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Parameters and buffers, with their values where the constructor found them."""
         trained = {name for names, _ in self.loop.groups for name in names}  # requires_grad may have changed since
+        values = []
         for name, parameter in self.parameters.items():
             value = self.loop.master(name) if name in trained else self.loop.parameter(name)
             device, dtype = self._places[parameter]
-            yield parameter, file_parameters.placed(parameter, value.to(device, dtype))
-        yield from self._kept_before()
+            values.append((parameter, file_parameters.placed(parameter, value.to(device, dtype))))
+        return [*values, *self._kept_before()]
 
-    def _kept_before(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        for tensor in self._kept():
-            if tensor in self._places:  # else it came later
-                device, dtype = self._places[tensor]
-                yield tensor, tensor.to(device, dtype)
+    @outside_budget()
+    def _kept_before(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        # Those without a place came later.
+        return [(tensor, tensor.to(*self._places[tensor])) for tensor in self._kept() if tensor in self._places]
 
     def _release(self) -> None:
         for hooks in self._hooks:
@@ -265,6 +266,7 @@ class OffloadedModel:
         if shown is not None:
             raise ValueError(f"{what} inside GatheredParameters, which shows {shown}: leave its context first")
 
+    @outside_budget()
     def end_changes(self) -> None:
         """Sets the parameters that were changed inside GatheredParameters, when the last one has ended. Every rank calls it.
 
@@ -342,8 +344,8 @@ class OffloadedModel:
         if why is None:
             try:
                 self.hooks.abandon()
-                return list(self._values_before())
-            except (OSError, RuntimeError, ValueError) as error:
+                return self._values_before()
+            except (MemoryError, OSError, RuntimeError, ValueError) as error:
                 log.warning("the model stays empty: its values cannot be read (%s)", error)
         else:
             log.info("the model stays empty: %s", why)

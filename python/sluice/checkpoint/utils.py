@@ -6,9 +6,12 @@ from typing import Any
 
 import torch
 
+from .._training.engine_module import outside_budget
+
 __all__ = ["clone_tensors_for_torch_save"]
 
 
+@outside_budget()
 def clone_tensors_for_torch_save(item: Any, device: torch.device | str = "cpu") -> Any:
     """``item`` with a copy on ``device`` for each tensor in it, also in lists, tuples and dicts.
 

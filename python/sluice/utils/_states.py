@@ -6,6 +6,7 @@ import torch
 
 from .._errors import wrong_type
 from .._training import ranks
+from .._training.engine_module import outside_budget
 from .._training.owners import Owner, owner_of
 
 
@@ -71,6 +72,7 @@ def safe_set_full_optimizer_state(param: torch.nn.Parameter, value: torch.Tensor
         owner.model.loop.set_moment(owner.name, _moment(owner, optim_state_key), _tensor(value))
 
 
+@outside_budget()
 def safe_get_full_grad(param: torch.nn.Parameter) -> torch.Tensor | None:
     """A copy of the gradient that the step has accumulated, in fp32, without the loss scale.
 
@@ -101,6 +103,7 @@ def _shard_size(param: torch.nn.Parameter) -> int:
     return -(-count // ranks.world_size())
 
 
+@outside_budget()
 def _shard(param: torch.nn.Parameter, whole: torch.Tensor) -> torch.Tensor:
     size = _shard_size(param)
     flat = torch.zeros(size * ranks.world_size(), dtype=whole.dtype, device="cpu")

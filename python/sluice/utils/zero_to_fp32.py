@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from .._training import ranks
+from .._training.engine_module import outside_budget
 from .._training.owners import owner_of
 from .._training.passes.described import undescribe
 from .._training.saved import checkpoint, client
@@ -41,6 +42,7 @@ log = logging.getLogger("sluice")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 
+@outside_budget()
 def get_fp32_state_dict_from_zero_checkpoint(
     checkpoint_dir: str | os.PathLike[str],
     tag: str | None = None,
@@ -69,6 +71,7 @@ def get_fp32_state_dict_from_zero_checkpoint(
     return {name: copies[id(value)] for name, value in found.items()}
 
 
+@outside_budget()
 def convert_zero_checkpoint_to_fp32_state_dict(
     checkpoint_dir: str | os.PathLike[str],
     output_dir: str | os.PathLike[str],

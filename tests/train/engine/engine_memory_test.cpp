@@ -5,6 +5,7 @@
 #include "engine_support.hpp"
 #include "sluice/plan/make_plan.hpp"
 #include "sluice/plan/plan.hpp"
+#include "sluice/train/outside_budget.hpp"
 #include "user_loop/activation_choice.hpp"
 
 namespace sluice::test {
@@ -117,6 +118,30 @@ TEST(ActivationChoice, SavesTheLastUnitsFirstAndWholeOnes) {
   EXPECT_FALSE(choice.saves(0));  // 650 + 200 + 100 + 100
   EXPECT_TRUE(choice.saves(1));   // called twice
   EXPECT_TRUE(choice.saves(2));
+}
+
+TEST(OwnLoopMemory, CopiesTakeNothingOfTheDeviceBudget) {
+  constexpr std::int64_t kLarge = 1 << 20;  // elements
+  Tensor large;
+  std::vector<Tensor> copies;
+  {
+    Trained trained(config_of({.device_bytes = "2MiB"}), Model());
+    trained.engine.initialize();
+    {
+      const train::OutsideBudget outside;
+      const train::OutsideBudget inner;
+      large = torch::ones({kLarge});
+    }
+    EXPECT_ANY_THROW(torch::ones({kLarge}));
+    std::size_t copied_bytes = 0;
+    while (copied_bytes < (2U << 20U)) {
+      copies.push_back(trained.engine.parameter("h.0.up.weight"));
+      copied_bytes += copies.back().nbytes();
+    }
+    EXPECT_NO_THROW(trained.train(0));
+  }
+  EXPECT_EQ(large.sum().item<double>(), kLarge) << "it outlives the engine";
+  EXPECT_NO_THROW(torch::ones({kLarge}));
 }
 
 TEST(OwnLoopMemory, NothingGrowsOverManySteps) {

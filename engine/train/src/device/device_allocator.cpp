@@ -9,10 +9,13 @@
 
 #include "sluice/base/error.hpp"
 #include "sluice/base/mutex.hpp"
+#include "sluice/train/outside_budget.hpp"
 
 namespace sluice::train {
 
 namespace {
+
+thread_local int objects_outside = 0;  // of OutsideBudget, on this thread
 
 // The pool and size of a block. LibTorch frees a block by its address alone, so both are recorded.
 struct Block {
@@ -78,7 +81,7 @@ std::shared_ptr<offload::MemoryPool> PoolAllocator::pool() const {
 c10::DataPtr PoolAllocator::allocate(std::size_t size_bytes) {
   const c10::Device cpu(c10::DeviceType::CPU);
   if (size_bytes == 0) return {nullptr, nullptr, &free_block, cpu};
-  std::shared_ptr<offload::MemoryPool> from = pool();
+  std::shared_ptr<offload::MemoryPool> from = objects_outside > 0 ? nullptr : pool();
   void* data = nullptr;
   if (from != nullptr) {
     data = from->allocate_raw(size_bytes, kTensorOfModel);
@@ -119,6 +122,14 @@ DeviceAllocatorScope::DeviceAllocatorScope(std::shared_ptr<offload::MemoryPool> 
 
 DeviceAllocatorScope::~DeviceAllocatorScope() {
   installed_allocator().uninstall();
+}
+
+OutsideBudget::OutsideBudget() {
+  ++objects_outside;
+}
+
+OutsideBudget::~OutsideBudget() {
+  --objects_outside;
 }
 
 }  // namespace sluice::train

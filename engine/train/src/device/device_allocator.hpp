@@ -12,9 +12,10 @@ inline constexpr const char* kTensorOfModel =
     "a tensor of the model (\"sluice\": {\"device_bytes\"} is its budget; a smaller micro-batch "
     "needs less)";
 
-// Tensors that LibTorch makes on the CPU take their memory from `pool` while this object lives. A
-// tensor beyond the budget throws OutOfMemory where it is made. One object at a time in a process.
-// Tensors may outlive it: each shares the pool. Thread-safe.
+// Tensors that LibTorch makes on the CPU take their memory from `pool` while this object lives,
+// unless their thread has an OutsideBudget. A tensor beyond the budget throws OutOfMemory where it
+// is made. One object at a time in a process. Tensors may outlive it: each shares the pool.
+// Thread-safe.
 class DeviceAllocatorScope {
  public:
   explicit DeviceAllocatorScope(std::shared_ptr<offload::MemoryPool> pool);

@@ -12,6 +12,7 @@
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/config/lr_schedule.hpp"
+#include "sluice/train/outside_budget.hpp"
 #include "step/step_end.hpp"
 
 namespace sluice::train {
@@ -106,6 +107,7 @@ void LoopCore::show(std::size_t unit) {
 
 void LoopCore::hide(std::size_t unit) {
   const c10::InferenceMode ordinary(false);
+  const OutsideBudget outside;
   units_.keep_aliases(unit);
   units_.hide(unit);
   leave(unit);

@@ -6,6 +6,7 @@
 #include "device/tensor_bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/models/bound_params.hpp"
+#include "sluice/train/outside_budget.hpp"
 #include "user_loop/loop_core.hpp"
 
 namespace sluice::train {
@@ -74,6 +75,7 @@ const zero::ParamLayout& LoopCore::begin_state_access(ParamPlace place, Access a
 
 Tensor LoopCore::copy_of(const zero::ParamLayout& param, const zero::ShardedUnit& gathered) const {
   const torch::NoGradGuard no_grad;
+  const OutsideBudget outside;
   Tensor copy = torch::empty(param.shape, torch_dtype_);
   copy.copy_(models::view_of(
       param, tensor_over(gathered.weights(), plan_.compute_dtype, resources_->compute.where)));
@@ -150,6 +152,7 @@ std::vector<std::string> LoopCore::moment_names() const {
 Tensor LoopCore::state(const std::string& name, std::optional<std::size_t> moment) {
   const ParamPlace place = units_.find(name);
   const zero::ParamLayout& param = begin_state_access(place, Access::read);
+  const OutsideBudget outside;
   const Tensor values = torch::zeros(param.shape, torch::kFloat32);
   float* const to = values.data_ptr<float>();
   const std::uint64_t first = shard_of(place.layout).begin;
@@ -169,6 +172,7 @@ void LoopCore::set_state(const std::string& name, std::optional<std::size_t> mom
   const ParamPlace place = units_.find(name);
   const zero::ParamLayout& param = begin_state_access(place, Access::write);
   check_shape(param, values);
+  const OutsideBudget outside;
   const Tensor flat = values.detach().to(torch::kCPU, torch::kFloat32).contiguous();
   const float* const from = flat.const_data_ptr<float>();
   SLUICE_CHECK(std::all_of(from, from + flat.numel(), [](float v) { return std::isfinite(v); }),
@@ -224,6 +228,7 @@ void LoopCore::show_gradient(const std::string& name, Access access,
 }
 
 Tensor LoopCore::gradient(const std::string& name) {
+  const OutsideBudget outside;
   Tensor copy;
   show_gradient(name, Access::read, [&](const Tensor& gradient) { copy = gradient.clone(); });
   if (!copy.defined()) return copy;

@@ -11,6 +11,7 @@ from torch import nn
 
 from ..._errors import StorageError
 from .. import ranks
+from ..engine_module import outside_budget
 from ..start.agreement import check_agreement
 from . import buffers, client, extra_states
 from .states import State, check_ours, check_parameters, check_weights, newest, read, states_of
@@ -34,6 +35,7 @@ def check_trains(offloaded: OffloadedModel) -> None:
         )
 
 
+@outside_budget()
 def save(folder: str, offloaded: OffloadedModel, content: Callable[[], dict[str, Any]]) -> None:
     """Writes states, buffers and ``content``. Every rank calls it; rank 0 writes what is not the states.
 
@@ -90,6 +92,7 @@ def _set_beside(offloaded: OffloadedModel, saved: dict[str, Any]) -> None:
     extra_states.set_states(offloaded.model, saved.get("extra_states", {}))
 
 
+@outside_budget()
 def load(
     folder: str,
     offloaded: OffloadedModel,
@@ -149,6 +152,7 @@ def find(folder: str) -> State:
     return found
 
 
+@outside_budget()
 def load_weights(
     folder: str,
     offloaded: OffloadedModel,

@@ -17,9 +17,10 @@
 // backward. Rules for frozen, tied and unused parameters are those of Engine.
 //
 // The configuration's "device" computes. LibTorch keeps its allocators; only the memory of this
-// class is planned. On the CPU, "device_bytes" brings LibTorch's tensors into the budget. On a GPU,
-// the stream that is current at initialize() computes: on another, enter() and the calls for single
-// weights and gradients throw InvalidArgument.
+// class is planned. On the CPU, "device_bytes" brings LibTorch's tensors into the budget, but for
+// copies that this class gives away (outside_budget.hpp). On a GPU, the stream that is current at
+// initialize() computes: on another, enter() and the calls for single weights and gradients throw
+// InvalidArgument.
 // Confined to the thread that trains. LibTorch may run a backward on a thread of its own, while
 // that thread waits. After an exception in backward: forget_gradients().
 
