@@ -108,7 +108,7 @@ TEST(OwnPlan, GradientsAddUpOnTheDeviceWhereItHasRoom) {
   EXPECT_EQ(all.traffic.d2h_bytes, 2 * 2 * kCount);
   EXPECT_THAT(all.choices,
               ::testing::Contains(::testing::HasSubstr("gradients of 2 units add up")));
-  const Plan one = device_of(4 * kMiB);
+  const Plan one = device_of(5 * kMiB);
   EXPECT_EQ(bytes_of(one), 2 * kCount) << "an eighth, because activations are unknown";
   EXPECT_TRUE(one.units[3].sums_on_device) << "the last units first";
   OwnModel with_activations = three_calls();
@@ -117,7 +117,7 @@ TEST(OwnPlan, GradientsAddUpOnTheDeviceWhereItHasRoom) {
   EXPECT_EQ(bytes_of(planned(config, with_activations)), 2 * 2 * kCount) << "all that is free";
   config.gradient_accumulation_steps = 1;
   config.train_batch_size = config.micro_batch_size;
-  const Plan single = device_of(4 * kMiB);
+  const Plan single = device_of(5 * kMiB);
   EXPECT_TRUE(single.units[0].sums_on_device) << "two calls add to it";
   EXPECT_FALSE(single.units[3].sums_on_device);
   EXPECT_EQ(bytes_of(device_of(64 * kMiB)), 2 * 2 * kCount) << "a loop may call a unit again";
@@ -177,6 +177,51 @@ TEST(OwnPlan, StatesTakeHalfOfTheGpuBesideUnknownActivations) {
   model.activation_bytes = kMiB;
   config.sluice.device_bytes = {ByteBudget::Kind::bytes, 120 * kMiB};  // with cuBLAS's workspace
   EXPECT_EQ(std::ranges::count_if(on_gpu().units, device_has_all_of), 2);
+}
+
+// Units of one weight each, all on the device.
+OwnModel units_on_device(std::size_t count) {
+  OwnModel model;
+  for (std::size_t u = 0; u < count; ++u) {
+    model.layouts.push_back(layout_of(std::to_string(u), 512));
+    model.calls.push_back({u});
+  }
+  return model;
+}
+
+// As on a GPU. The host's device has memory of its own where "device_bytes" gives it some.
+TEST(OwnPlan, WeightsLeaveHalfOfTheBudgetToUnknownActivations) {
+  OwnModel model = units_on_device(16);
+  config::TrainConfig config = train_config(Device::cpu, Device::none, 64, 1024);
+  config.bf16 = false;
+  const auto with_budget = [&](std::uint64_t bytes) {
+    config.sluice.device_bytes = {ByteBudget::Kind::bytes, bytes};
+    return planned(config, model);
+  };
+  const auto at_home = [](const Plan& plan) {
+    return std::ranges::count(plan.units, Tier::device, &UnitPlacement::weights);
+  };
+  const auto beside = [](const char* units) {
+    return ::testing::Contains(
+        "weights: the budget of tier device is used up beside activations; " + std::string(units));
+  };
+  EXPECT_EQ(at_home(with_budget(64 * kMiB)), 16);
+  // Two units are gathered, two gradients leave, autograd makes a third; and small tensors.
+  constexpr std::uint64_t kUnit = 4 * kCount;
+  constexpr std::uint64_t kMoving = 5 * kUnit + kMiB;
+  const Plan half = with_budget(32 * kMiB);
+  EXPECT_EQ(at_home(half), (16 * kMiB - kMoving) / kUnit);
+  EXPECT_THAT(half.choices, beside("6 units are in host memory"));
+  EXPECT_EQ(at_home(with_budget(kMoving)), 0);
+  EXPECT_EQ(with_budget(kMoving).schedule.gradients_in_flight, 2);
+  EXPECT_EQ(with_budget(kMoving - 1).schedule.gradients_in_flight, 1);
+
+  model.activation_bytes = kMiB;
+  EXPECT_EQ(at_home(with_budget(32 * kMiB)), 16) << "activations are planned";
+  model.activation_bytes.reset();
+  // Gradients and states, tiles, and less than six units.
+  config.sluice.host_bytes = {ByteBudget::Kind::bytes, 4 * 16 * kUnit + 5 * kMiB};
+  EXPECT_EQ(at_home(with_budget(32 * kMiB)), 16) << "host memory has no room for them";
 }
 
 TEST(OwnPlan, GivenActivationsAreCountedAndLetWeightsStay) {

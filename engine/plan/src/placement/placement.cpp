@@ -128,6 +128,12 @@ void place_as_asked(Plan& plan, const RingSizes& rings, const Preferences& prefe
   }
 }
 
+// What homes may fill of the device's budget. Tensors that nobody has counted get half of it, as
+// beside states on a GPU (room_beside_activations()).
+std::uint64_t room_for_homes(const Plan& plan) {
+  return *plan.budget.device_bytes / (shares_budget_with_loop(plan) ? 2 : 1);
+}
+
 TierNeeds needs_of(const Plan& plan, const StepModel& model, const Overlap& overlap,
                    const RingSizes& rings) {
   return {[&plan, &model, overlap] {
@@ -163,8 +169,10 @@ void note_spill(Plan& plan, const char* what, Tier asked, Tier UnitPlacement::*m
               (count == 1 ? " unit is " : " units are ") + place;
   }
   if (places.empty()) return;
+  const bool beside = asked == Tier::device && shares_budget_with_loop(plan);
   const std::string reason =
-      asked != Tier::nvme ? "the budget of tier " + std::string(name_of(asked)) + " is used up;"
+      asked != Tier::nvme ? "the budget of tier " + std::string(name_of(asked)) + " is used up" +
+                                (beside ? " beside activations;" : ";")
       : member == &UnitPlacement::states ? "the drive has room for no more of them;"
                                          : "they are a part of the states;";
   plan.choices.push_back(std::string(what) + ": " + reason + places);
@@ -271,8 +279,11 @@ Placed place_with(Plan& plan, const StepModel& model, const Overlap& overlap,
   const TierNeeds needs = needs_of(plan, model, overlap, rings);
 
   Demotion from_device(items_in_order(plan, Tier::device, preferences), Tier::device, Tier::host);
-  from_device.until(needs.device_bytes,
-                    preferences.least_on_device ? 0 : *plan.budget.device_bytes);
+  from_device.until(needs.device_bytes, preferences.least_on_device ? 0 : room_for_homes(plan));
+  // Where the host has no room for what leaves, the loop's tensors get the rest.
+  if (shares_budget_with_loop(plan) && !preferences.least_on_device &&
+      needs.host_bytes() > *plan.budget.host_bytes)
+    from_device.until(needs.device_bytes, *plan.budget.device_bytes);
   placed.leaving = plan.units;
   cache_as_asked(plan, preferences);
   if (needs.host_bytes() > *plan.budget.host_bytes) drop_cache(plan);

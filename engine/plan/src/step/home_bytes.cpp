@@ -78,6 +78,13 @@ std::uint64_t checkpoint_copies_bytes(const Plan& plan) {
   return sum;
 }
 
+bool shares_budget_with_loop(const Plan& plan) {
+  const bool has_own_memory = !plan.device.gpu && plan.config.sluice.device_bytes.kind !=
+                                                      config::ByteBudget::Kind::automatic;
+  return has_own_memory && plan.placement == Placement::configured && plan.own_loop() &&
+         !plan.own.activation_bytes;
+}
+
 bool moves_files(const Plan& plan) {
   for (const UnitPlacement& unit : plan.units) {
     if (unit.weights == Tier::nvme || unit.gradients == Tier::nvme) return true;

@@ -42,6 +42,9 @@ std::uint64_t update_tile_bytes(const Plan& plan, std::uint64_t elements);
 // Host memory through which ranks exchange device memory; 0 where NCCL takes it as it is.
 std::uint64_t staging_of_ranks_bytes(const Plan& plan);
 
+// The device's budget also holds the tensors of a loop of the user's own, which nobody has counted:
+// "device_bytes" gives a host device memory of its own.
+bool shares_budget_with_loop(const Plan& plan);
 // Some weights, gradients or inputs have their home in a file: bytes move between files and device.
 bool moves_files(const Plan& plan);
 // moves_files(), or some optimizer states have their home in a file.

@@ -47,6 +47,17 @@ std::vector<models::UnitWorkspace> workspaces_of(const Plan& plan) {
   return workspaces;
 }
 
+// The largest gradient of one parameter, which LibTorch makes before it adds it to the unit's.
+std::uint64_t largest_gradient_bytes(const Plan& plan, const std::vector<std::size_t>& units) {
+  std::uint64_t largest = 0;
+  for (const std::size_t unit : units) {
+    if (plan.layouts[unit].frozen) continue;
+    for (const zero::ParamLayout& param : plan.layouts[unit].params)
+      largest = std::max(largest, param.count);
+  }
+  return pool_bytes(checked_mul(largest, size_of(plan.compute_dtype)));
+}
+
 // Workspace and inputs in flight of each stage. They are independent of the placement.
 std::vector<DeviceTransient> fixed_by_stage(const Plan& plan,
                                             const std::vector<std::vector<std::size_t>>& stages,
@@ -57,7 +68,11 @@ std::vector<DeviceTransient> fixed_by_stage(const Plan& plan,
     // The given size excludes memory that a GPU's libraries hold.
     if (plan.device.gpu && plan.own.activation_bytes)
       every.workspace_bytes = checked_add(every.workspace_bytes, models::kGpuHeldBytes);
-    return std::vector<DeviceTransient>(stages.size(), every);
+    std::vector<DeviceTransient> fixed(stages.size(), every);
+    if (!shares_budget_with_loop(plan)) return fixed;
+    for (std::size_t stage = plan.own.calls.size(); stage < stages.size(); ++stage)
+      fixed[stage].workspace_bytes = largest_gradient_bytes(plan, stages[stage]);
+    return fixed;
   }
   const auto micro_batch = static_cast<std::uint64_t>(plan.config.micro_batch_size);
   const std::uint64_t hidden = block_bytes(plan, Tier::device, pool_bytes(plan.unit_input_bytes()));

@@ -136,7 +136,9 @@ void add_transient(Plan& plan, const DeviceTransient& transient) {
   row("workspace",
       !plan.own_loop()            ? "activations of one micro-batch in one unit" + how_known(plan)
       : plan.own.activation_bytes ? "activations, of the given size"
-                                  : "activations are not planned: they take the rest of the budget",
+      : shares_budget_with_loop(plan)
+          ? "one gradient; activations are not planned: they take the rest of the budget"
+          : "activations are not planned: they take the rest of the budget",
       {transient.workspace_bytes + kSmallTensorsBytes, 0, 0});
   row("inputs in flight", "on their way to and from their home", {transient.input_bytes, 0, 0});
   const bool pages = plan.device.gpu && plan.device.gpu->page_bytes > 0;

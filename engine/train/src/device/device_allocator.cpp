@@ -17,9 +17,15 @@ namespace {
 
 thread_local int objects_outside = 0;  // of OutsideBudget, on this thread
 
-// The pool and size of a block. LibTorch frees a block by its address alone, so both are recorded.
+// A pool, and the name of its blocks in errors.
+struct Budget {
+  std::shared_ptr<offload::MemoryPool> pool;
+  std::string what_for;
+};
+
+// Of a block. LibTorch frees a block by its address alone, so both are recorded.
 struct Block {
-  std::shared_ptr<offload::MemoryPool> pool;  // null: the system's; shared by its tensors
+  std::shared_ptr<const Budget> budget;  // null: the system's; shared by its tensors
   std::size_t size_bytes;
 };
 
@@ -35,14 +41,14 @@ class PoolAllocator final : public c10::Allocator {
   void free(void* data) noexcept;
 
   // Returns true when there was none.
-  bool install(std::shared_ptr<offload::MemoryPool> pool);
+  bool install(std::shared_ptr<const Budget> budget);
   void uninstall();
 
  private:
-  std::shared_ptr<offload::MemoryPool> pool() const;
+  std::shared_ptr<const Budget> budget() const;
 
   mutable Mutex mutex_;
-  std::shared_ptr<offload::MemoryPool> pool_ SLUICE_GUARDED_BY(mutex_);
+  std::shared_ptr<const Budget> budget_ SLUICE_GUARDED_BY(mutex_);
   std::unordered_map<void*, Block> blocks_ SLUICE_GUARDED_BY(mutex_);
 };
 
@@ -60,31 +66,31 @@ void free_block(void* data) {
   if (data != nullptr) installed_allocator().free(data);
 }
 
-bool PoolAllocator::install(std::shared_ptr<offload::MemoryPool> pool) {
+bool PoolAllocator::install(std::shared_ptr<const Budget> budget) {
   MutexLock lock(mutex_);
-  if (pool_) return false;
-  pool_ = std::move(pool);
+  if (budget_) return false;
+  budget_ = std::move(budget);
   return true;
 }
 
 void PoolAllocator::uninstall() {
-  const std::shared_ptr<offload::MemoryPool> last = pool();  // not destroyed under the lock
+  const std::shared_ptr<const Budget> last = budget();  // not destroyed under the lock
   MutexLock lock(mutex_);
-  pool_.reset();
+  budget_.reset();
 }
 
-std::shared_ptr<offload::MemoryPool> PoolAllocator::pool() const {
+std::shared_ptr<const Budget> PoolAllocator::budget() const {
   MutexLock lock(mutex_);
-  return pool_;
+  return budget_;
 }
 
 c10::DataPtr PoolAllocator::allocate(std::size_t size_bytes) {
   const c10::Device cpu(c10::DeviceType::CPU);
   if (size_bytes == 0) return {nullptr, nullptr, &free_block, cpu};
-  std::shared_ptr<offload::MemoryPool> from = objects_outside > 0 ? nullptr : pool();
+  std::shared_ptr<const Budget> from = objects_outside > 0 ? nullptr : budget();
   void* data = nullptr;
   if (from != nullptr) {
-    data = from->allocate_raw(size_bytes, kTensorOfModel);
+    data = from->pool->allocate_raw(size_bytes, from->what_for.c_str());
   } else if (::posix_memalign(&data, 64, size_bytes) != 0) {
     throw OutOfMemory("host", size_bytes, 0, "a tensor");
   }
@@ -105,8 +111,8 @@ void PoolAllocator::free(void* data) noexcept {
     block = std::move(found->second);
     blocks_.erase(found);
   }
-  if (block.pool != nullptr) {
-    block.pool->free_raw(data, block.size_bytes);
+  if (block.budget != nullptr) {
+    block.budget->pool->free_raw(data, block.size_bytes);
   } else {
     std::free(data);
   }
@@ -114,9 +120,11 @@ void PoolAllocator::free(void* data) noexcept {
 
 }  // namespace
 
-DeviceAllocatorScope::DeviceAllocatorScope(std::shared_ptr<offload::MemoryPool> pool) {
+DeviceAllocatorScope::DeviceAllocatorScope(std::shared_ptr<offload::MemoryPool> pool,
+                                           std::string what_for) {
   SLUICE_CHECK(
-      installed_allocator().install(std::move(pool)),
+      installed_allocator().install(
+          std::make_shared<const Budget>(Budget{std::move(pool), std::move(what_for)})),
       "another Engine or run has LibTorch's tensors in its budget: one at a time in a process");
 }
 

@@ -2,6 +2,7 @@
 // LibTorch's CPU tensors, activations included, counted against the device tier of the host device.
 
 #include <memory>
+#include <string>
 
 #include "sluice/offload/memory_pool.hpp"
 
@@ -14,11 +15,12 @@ inline constexpr const char* kTensorOfModel =
 
 // Tensors that LibTorch makes on the CPU take their memory from `pool` while this object lives,
 // unless their thread has an OutsideBudget. A tensor beyond the budget throws OutOfMemory where it
-// is made. One object at a time in a process. Tensors may outlive it: each shares the pool.
-// Thread-safe.
+// is made; `what_for` names it there. One object at a time in a process. Tensors may outlive it:
+// each shares the pool. Thread-safe.
 class DeviceAllocatorScope {
  public:
-  explicit DeviceAllocatorScope(std::shared_ptr<offload::MemoryPool> pool);
+  explicit DeviceAllocatorScope(std::shared_ptr<offload::MemoryPool> pool,
+                                std::string what_for = kTensorOfModel);
   ~DeviceAllocatorScope();
   DeviceAllocatorScope(const DeviceAllocatorScope&) = delete;
   DeviceAllocatorScope& operator=(const DeviceAllocatorScope&) = delete;

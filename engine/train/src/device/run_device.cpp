@@ -5,11 +5,35 @@
 #include <cstdlib>
 #include <utility>
 
+#include "sluice/base/text.hpp"
 #include "sluice/offload/cuda_device.hpp"
 
 namespace sluice::train {
 
 namespace {
+
+RunDevice make_host(std::optional<std::uint64_t> memory_bytes, std::string what_for, Trace* trace) {
+  RunDevice made;
+  made.device =
+      offload::make_host_device({.memory_bytes = memory_bytes.value_or(offload::kUnlimited),
+                                 .bandwidth_bytes_per_second = std::nullopt,
+                                 .trace = trace});
+  made.allocator = std::make_unique<DeviceAllocatorScope>(
+      std::shared_ptr<offload::MemoryPool>(made.device, &made.device->memory()),
+      std::move(what_for));
+  return made;
+}
+
+// The name of LibTorch's blocks in errors, where a plan leaves the rest of a budget to them. A
+// smaller micro-batch is an advice where that rest is more than the plan's own bytes.
+std::string tensor_beside(const plan::Plan& plan) {
+  const std::uint64_t budget = *plan.budget.device_bytes;
+  const std::uint64_t own = plan.planned.tiers.device;
+  return "a tensor of the loop (\"sluice\": {\"device_bytes\"} is its budget, " +
+         format_bytes(budget) + ", of which the plan takes up to " + format_bytes(own) +
+         (own <= budget / 2 ? "; a smaller micro-batch needs less)"
+                            : "; a larger one leaves more)");
+}
 
 RunDevice make_gpu(const plan::GpuFacts& gpu, std::uint64_t memory_bytes, TensorMemory tensors,
                    offload::HostMemory host_memory, Trace* trace) {
@@ -61,20 +85,16 @@ RunDevice make_run_device(const std::optional<plan::GpuFacts>& gpu,
     return make_gpu(*gpu, memory_of(*gpu, memory_bytes), TensorMemory::budget,
                     offload::HostMemory::pinned, trace);
   }
-  RunDevice made;
-  made.device =
-      offload::make_host_device({.memory_bytes = memory_bytes.value_or(offload::kUnlimited),
-                                 .bandwidth_bytes_per_second = std::nullopt,
-                                 .trace = trace});
-  made.allocator = std::make_unique<DeviceAllocatorScope>(
-      std::shared_ptr<offload::MemoryPool>(made.device, &made.device->memory()));
-  return made;
+  return make_host(memory_bytes, kTensorOfModel, trace);
 }
 
 RunDevice make_run_device(const plan::Plan& plan, Trace* trace) {
-  if (!plan.device.gpu) return make_run_device(std::nullopt, plan.budget.device_bytes, trace);
-  set_arithmetic(plan.config.sluice);
   const bool known = !(plan.own_loop() && !plan.own.activation_bytes);
+  if (!plan.device.gpu)
+    return make_host(plan.budget.device_bytes,
+                     known || !plan.budget.device_bytes ? kTensorOfModel : tensor_beside(plan),
+                     trace);
+  set_arithmetic(plan.config.sluice);
   return make_gpu(
       *plan.device.gpu,
       known ? plan.planned.tiers.device : memory_of(*plan.device.gpu, plan.budget.device_bytes),

@@ -134,3 +134,20 @@ def test_files_need_none_of_it(tmp_path: Path) -> None:
         assert train(engine) == later or keys
     assert later[0] < losses[0]
     engine.destroy()
+
+
+# A larger budget has weights at home, and room for autograd as well.
+@pytest.mark.parametrize("device_bytes", ["2304KiB", "3MiB", "3584KiB", "4MiB", "5MiB", "6MiB", "8MiB"])
+def test_weights_at_home_leave_room_for_activations(device_bytes: str) -> None:
+    engine = deep_engine(device_bytes, stage=2)
+    assert all(loss > 0 for loss in train(engine))
+    engine.destroy()
+
+
+def test_an_error_says_how_much_of_it_the_plan_takes() -> None:
+    for device_bytes, advice in (("3MiB", "a larger one leaves more"), ("8MiB", "a smaller micro-batch needs less")):
+        engine = deep_engine(device_bytes)
+        size = device_bytes.replace("MiB", ".00 MiB")
+        with pytest.raises(RuntimeError, match=rf'device_bytes"}} is its budget, {size}, of which the plan takes up to .* MiB; {advice}\)'):
+            torch.zeros(4 * MIB)
+        engine.destroy()
