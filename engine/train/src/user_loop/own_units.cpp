@@ -374,14 +374,6 @@ void OwnUnits::unbind_all() {
   unbind_passes();
 }
 
-void OwnUnits::show(std::size_t index) {
-  for (const std::size_t layout : units_[index].gathers) ++shown_[layout];
-}
-
-void OwnUnits::hide(std::size_t index) {
-  for (const std::size_t layout : units_[index].gathers) --shown_[layout];
-}
-
 void OwnUnits::unbind_passes() {
   for (std::size_t layout = 0; layout < layouts_.size(); ++layout) {
     if (shown_[layout] > 0) {

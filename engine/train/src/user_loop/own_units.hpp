@@ -93,8 +93,12 @@ class OwnUnits {
   void unbind(std::size_t unit);
   void unbind_all();
   // Marks one binding of the unit as one for a look at its values between passes, until hide().
-  void show(std::size_t unit);
-  void hide(std::size_t unit);
+  void show(std::size_t unit) {
+    for (const std::size_t layout : units_[unit].gathers) ++shown_[layout];
+  }
+  void hide(std::size_t unit) {
+    for (const std::size_t layout : units_[unit].gathers) --shown_[layout];
+  }
   // By layout: how many of its bindings are marked.
   const std::vector<int>& shown() const { return shown_; }
   // Ends the bindings that are not marked, and drops the gradients of all parameters.
