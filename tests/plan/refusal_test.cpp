@@ -193,7 +193,8 @@ TEST(Refusal, SuggestsWhatHelpsWhenTheDiskIsShort) {
 
 TEST(Refusal, NamesTheRankThatHasTheLeastWhereRanksPlanTogether) {
   auto config = train_config(Device::nvme, Device::nvme, 512, 512);
-  config.world_size = config.train_batch_size = 3;
+  config.world_size = 3;
+  config.train_batch_size = 3;
   MachineFacts machine = roomy_machine();
   machine.free_disk_bytes = {{"/drive", kMiB}};
   machine.available_memory_bytes = kMiB;
