@@ -73,7 +73,8 @@ class Peers:
         self._warned: tuple[float, float] = (_NEVER, limit)  # of a wait: its begin, and the seconds before its next warning
         self._beats = 0
         self._process = os.getpid()
-        self._has_ended = self._is_replaced = False
+        self._has_ended = False
+        self._replaced = threading.Event()
         self._write()
         self._meet()
         self._end_of_beats = threading.Event()
@@ -106,7 +107,9 @@ class Peers:
         """
         if os.getpid() != self._process:
             return  # a forked child is no rank
-        self._has_ended, self._is_replaced = True, is_replaced
+        self._has_ended = True
+        if is_replaced:
+            self._replaced.set()
         self._end_of_beats.set()
         self._beating.join(_LAST_BEAT_SECONDS)
         if self._beating.is_alive():
@@ -208,8 +211,7 @@ class Peers:
             self._end_of_beats.wait(BEAT_SECONDS)
 
     def _watch(self) -> None:
-        while self._limit > 0 and not self._is_replaced:
-            time.sleep(BEAT_SECONDS)
+        while self._limit > 0 and not self._replaced.wait(BEAT_SECONDS):
             now = time.monotonic()
             since = min((since for since, _ in self._waits.copy().values()), default=now)
             if now - since < min(self._limit, _ANSWER_SECONDS):

@@ -215,11 +215,16 @@ TEST_F(RankFailures, ALostPartIsNamedToOneRankAndByVerify) {
   std::filesystem::remove_all(run_.file("run.nvme/rank1-of-2"));
   std::vector<std::string> arguments = run_.arguments(kNvme, "run", 2);
   arguments.push_back("--resume");
-  for (const auto& line : {arguments, {"nvme", "verify", run_.file("run.nvme")}}) {
-    const ProgramResult result = run_sluice(line);
-    EXPECT_EQ(result.exit_code, 4) << result.err;
-    EXPECT_THAT(result.err, HasSubstr("rank1-of-2: is not here, and has the states of a rank"));
-  }
+  const ProgramResult resumed = run_sluice(arguments);
+  EXPECT_EQ(resumed.exit_code, 4) << resumed.err;
+  EXPECT_THAT(resumed.err, HasSubstr("run.nvme/rank1-of-2 has none on host "));
+  EXPECT_THAT(resumed.err,
+              HasSubstr("where the folder is lost, restore it from a copy, or remove the "
+                        "run (sluice nvme clean " +
+                        run_.file("run.nvme") + " --committed) to start over"));
+  const ProgramResult verified = run_sluice({"nvme", "verify", run_.file("run.nvme")});
+  EXPECT_EQ(verified.exit_code, 4) << verified.err;
+  EXPECT_THAT(verified.err, HasSubstr("rank1-of-2: is not here, and has the states of a rank"));
 }
 
 TEST_F(RankFailures, RanksWithOtherStepsAreTold) {

@@ -63,6 +63,7 @@ void require_all_parts(const RunSource& source) {
       source.parts, [](const models::SavedPart& part) { return !holds_states(part.folder); });
   if (missing == source.parts.end()) return;
   const std::string ranks = counted(source.parts.size(), "rank");
+  const std::string clean = "(sluice nvme clean " + source.directory + " --committed";
   throw StorageError(
       source.directory,
       "has the states of " + ranks + ", all of which each rank reads, and " + missing->folder +
@@ -70,10 +71,11 @@ void require_all_parts(const RunSource& source) {
           ": they may lie on the disks of other hosts. Start " + ranks +
           " on the hosts that they had before" +
           (source.older.empty()
-               ? ""
+               ? "; where the folder is lost, restore it from a copy, or remove the run " + clean +
+                     ") to start over"
                : "; or, to go on from the newest other checkpoint, " + source.older +
-                     ", clear the directory on every host (sluice nvme clean " + source.directory +
-                     " --committed, which loses its state) and resume"));
+                     ", clear the directory on every host " + clean +
+                     ", which loses its state) and resume"));
 }
 
 void check_parts(const RunSource& source, const config::TrainConfig& config,

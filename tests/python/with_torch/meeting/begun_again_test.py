@@ -28,7 +28,7 @@ for start in ("of the script", "of sluice", "of sluice"):
     engine.save_checkpoint(sys.argv[2])
     engine.destroy()
     dist.destroy_process_group()
-    assert sum(thread.name == "sluice-peers" for thread in threading.enumerate()) <= 3  # the watch of before may look once more
+    assert sum(thread.name == "sluice-peers" for thread in threading.enumerate()) <= 3  # those of this engine, and a watch that ends
 open(os.path.join(sys.argv[2], f"ended{rank}"), "w").close()
 """
 
