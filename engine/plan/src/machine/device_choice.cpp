@@ -21,7 +21,7 @@ constexpr bool kHasGpuKernels = false;
 }  // namespace
 
 std::string why_on_host(const config::ComputeDevice& asked, const offload::CudaDevices& found) {
-  const std::string why_not = found.why_missing(asked.index.value_or(0));
+  std::string why_not = found.why_missing(asked.index.value_or(0));
   const std::string refused =
       "\"sluice\": {\"device\": \"" + config::name_of(asked) + "\"}: " + why_not;
   SLUICE_CHECK(why_not.empty() || asked.kind != config::ComputeDevice::Kind::cuda, refused);

@@ -112,8 +112,10 @@ std::string parts_of_others(const std::string& swap, const std::vector<std::stri
          std::to_string(ranks);
 }
 
-// A rank that is started on another host than before finds the parts of others, or none.
+// A rank that is started on another host than before finds the parts of others, or none. Without
+// `digests` nothing is committed.
 void check_is_at_home(const std::string& swap, const std::vector<std::string>& digests, int rank) {
+  if (digests.empty()) return;
   const std::string folder = offload::rank_folder(swap, rank, static_cast<int>(digests.size()));
   if (holds_states(folder)) return;  // settle_commit() says whether of this step
   const std::string before =
@@ -185,7 +187,7 @@ RunSource find_source(const config::TrainConfig& config, plan::Placement placeme
                                                         : std::vector<std::string>());
       }));
   models::do_on_all(ranks, swap, [&] {
-    if (!digests.empty()) check_is_at_home(swap, digests, ranks.rank());
+    check_is_at_home(swap, digests, ranks.rank());
     settle_rank_folder(offload::rank_folder(swap, ranks.rank(), ranks.world_size()),
                        digests.empty() ? "" : digests.at(static_cast<std::size_t>(ranks.rank())),
                        source, held, wait);
