@@ -44,7 +44,7 @@ void check_apart(const SwapFile& file, std::span<const WriteRange> ranges) {
   const auto is_whole = [&](const WriteRange& range) {
     return range.offset_bytes % block_bytes == 0 && range.data.size() % block_bytes == 0;
   };
-  if (std::ranges::all_of(ranges, is_whole)) return;
+  if (ranges.size() < 2 || std::ranges::all_of(ranges, is_whole)) return;
   std::vector<WriteRange> sorted;
   std::ranges::copy_if(ranges, std::back_inserter(sorted),
                        [](const WriteRange& range) { return !range.data.empty(); });

@@ -198,7 +198,7 @@ bool SwapStore::Impl::is_closable() const {
   return true;
 }
 
-// What the drive tells at a close about bytes of the committed state.
+// Hears what the drive tells at a close about bytes of the committed state.
 void SwapStore::Impl::check_committed_bytes() const {
   try {
     drives_.check_written();

@@ -92,7 +92,7 @@ class SwapStoreDurability : public SwapStoreTest {
   std::string directory_name() const {
     return std::filesystem::path(dir_.path()).filename().string();
   }
-  // What `body` throws while each close of this file fails.
+  // The text of the error that `body` throws while each close of this file fails.
   template <typename Thrown, typename Body>
   std::string said_when_close_fails(const char* file, const Body& body) {
     calls.failing_close = file;

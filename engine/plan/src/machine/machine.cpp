@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "machine/device_choice.hpp"
@@ -32,7 +33,8 @@ std::uint64_t sysinfo_bytes(const std::string& key) {
 
 // Where /proc is not mounted, the system call tells. Where the kernel says 0, it is 0.
 std::uint64_t meminfo_bytes(const std::string& key) {
-  return proc_bytes("/proc/meminfo", {key}).value_or(sysinfo_bytes(key));
+  const std::optional<std::uint64_t> size_bytes = proc_bytes("/proc/meminfo", {key});
+  return size_bytes ? *size_bytes : sysinfo_bytes(key);
 }
 
 int usable_cores() {

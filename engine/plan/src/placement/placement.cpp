@@ -128,8 +128,8 @@ void place_as_asked(Plan& plan, const RingSizes& rings, const Preferences& prefe
   }
 }
 
-// What homes may fill of the device's budget. Tensors that nobody has counted get half of it, as
-// beside states on a GPU (room_beside_activations()).
+// The part of the device's budget that homes may fill. Tensors that nobody has counted get half of
+// it, as beside states on a GPU (room_beside_activations()).
 std::uint64_t room_for_homes(const Plan& plan) {
   return *plan.budget.device_bytes / (shares_budget_with_loop(plan) ? 2 : 1);
 }

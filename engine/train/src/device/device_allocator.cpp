@@ -23,7 +23,8 @@ struct Budget {
   std::string what_for;
 };
 
-// Of a block. LibTorch frees a block by its address alone, so both are recorded.
+// The budget and the size of a block. LibTorch frees a block by its address alone, so both are
+// recorded.
 struct Block {
   std::shared_ptr<const Budget> budget;  // null: the system's; shared by its tensors
   std::size_t size_bytes;
