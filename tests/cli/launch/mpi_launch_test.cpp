@@ -203,6 +203,37 @@ TEST_F(LaunchLines, AreRunWhenAskedFor) {
   EXPECT_THAT(torchrun.err, HasSubstr("torchrun is started on each host"));
 }
 
+// mpirun kills its ranks a second after SIGTERM. It hands SIGUSR1 on, and `sluice train` ends.
+TEST_F(LaunchLines, HandTheirSignalToTheRanksOfTraining) {
+  const std::string ready = directory_.file("ready");
+  script("mpirun", "trap 'echo killed' TERM\ntrap 'sleep 1; echo finished; exit 138' USR1\ntouch " +
+                       ready + "\nwhile true; do sleep 0.1; done\n");
+  const std::string shell =
+      "\"$0\" launch --launcher mpirun --hostfile \"$1\" --run sluice train & pid=$!\n"
+      "while [ ! -e \"$2\" ]; do sleep 0.1; done; kill -TERM $pid; wait $pid";
+  const ProgramResult result =
+      run_program({"/bin/sh", "-c", shell, sluice_program(), hosts(), ready}, first_in_path());
+  EXPECT_EQ(result.exit_code, 143) << result.err;
+  EXPECT_EQ(result.out, "finished\n");
+  EXPECT_THAT(result.err, HasSubstr("SIGTERM: passed on to the ranks, which have 60 s to end"));
+}
+
+// Nothing is known of another program: it gets the signal itself, and the line promises no time.
+TEST_F(LaunchLines, PassTheSignalOfOtherProgramsToMpirun) {
+  const std::string ready = directory_.file("ready");
+  script("mpirun", "trap 'echo killed; exit 143' TERM\ntouch " + ready +
+                       "\nwhile true; do sleep 0.1; done\n");
+  const std::string shell =
+      "\"$0\" launch --launcher mpirun --hostfile \"$1\" --run ./program & pid=$!\n"
+      "while [ ! -e \"$2\" ]; do sleep 0.1; done; kill -TERM $pid; wait $pid";
+  const ProgramResult result =
+      run_program({"/bin/sh", "-c", shell, sluice_program(), hosts(), ready}, first_in_path());
+  EXPECT_EQ(result.exit_code, 143) << result.err;
+  EXPECT_EQ(result.out, "killed\n");
+  EXPECT_THAT(result.err,
+              HasSubstr("SIGTERM: passed on to mpirun, which may end its ranks within a second;"));
+}
+
 TEST_F(LaunchLines, RefuseCoresOfOtherHosts) {
   const ProgramResult result =
       run_sluice({"launch", "--hostfile", hosts(), "--bind-cores-to-rank", "train.py"});

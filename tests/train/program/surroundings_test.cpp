@@ -260,7 +260,7 @@ TEST(Surroundings, FewerProcessesThanThreadsAreAnErrorAtOnce) {
 TEST(Surroundings, ASignalWhileLibTorchIsLoadedEndsTheStart) {
   TrainFolder folder;
   folder.set({});
-  for (const int signal : {SIGTERM, SIGINT}) {
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
     Process program = start_sluice(folder.arguments("report", 100000));
     const std::string maps = "/proc/" + std::to_string(program.id()) + "/maps";
     while (file_text(maps).find("libsluice_train.so") == std::string::npos)  // another process

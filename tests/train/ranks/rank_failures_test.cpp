@@ -326,5 +326,18 @@ TEST_F(RankFailures, ASignalToOneRankStopsAllAfterOneStep) {
   EXPECT_EQ(run_.report("run")["committed_step"].asUInt64(), steps);
 }
 
+// At SIGTERM mpirun would kill its ranks after a second.
+TEST_F(RankFailures, MpirunHandsASignalToAllRanksAndTheyFinishTheStep) {
+  const std::vector<std::string> arguments = run_.arguments(kNvme, "run", 100000);
+  Process program = start_ranks(RanksRun::line(2, arguments, wrapper()), run_.file("output"));
+  wait_for_steps(program, "run", 2);
+  program.signal(SIGUSR1);
+  const std::optional<int> code = program.wait(60);
+  ASSERT_TRUE(code.has_value()) << program.text();
+  EXPECT_EQ(*code, 138) << program.text();
+  EXPECT_THAT(program.text(), HasSubstr("is committed; to go on:"));
+  EXPECT_EQ(run_.report("run")["committed_step"].asUInt64(), run_.values("run", "loss").size());
+}
+
 }  // namespace
 }  // namespace sluice::test

@@ -107,7 +107,8 @@ std::string LaunchedRanks::open_pipes() {
 }
 
 void LaunchedRanks::start_carrier(ChildProcess child) {
-  const std::string prefix = ranks_.empty() ? "" : "[" + child.argv.front() + "] ";
+  carrier_name_ = child.argv.front();
+  const std::string prefix = ranks_.empty() ? "" : "[" + carrier_name_ + "] ";
   carrier_ = std::make_unique<Member>(RankOutput(
       prefix, "", [this](Stream stream, std::string_view lines) { output_.push(stream, lines); }));
   start(*carrier_, std::move(child));
@@ -317,8 +318,12 @@ void LaunchedRanks::react_to_signals() {
     passed_on_ = true;
     stop(signals_.first(), options_.grace_seconds);
     std::ostringstream line;
-    line << signal_name(signals_.first()) << ": passed on to the ranks, which have "
-         << options_.grace_seconds << " s to end; a second signal ends them at once";
+    line << signal_name(signals_.first()) << ": passed on to ";
+    if (ranks_.empty() && options_.carrier_signal == 0)
+      line << carrier_name_ << ", which may end its ranks within a second";
+    else
+      line << "the ranks, which have " << options_.grace_seconds << " s to end";
+    line << "; a second signal ends them at once";
     say(line.str());
   }
 }
@@ -338,7 +343,11 @@ void LaunchedRanks::stop(int signal_number, double grace_seconds) {
     all_began = all_began && member->process > 0;
   }
   const bool carrier_too = carrier_ && carrier_->is_running() && (ranks_.empty() || !all_began);
-  if (carrier_too) signal_group(carrier_->process, ranks_.empty() ? signal_number : SIGTERM);
+  if (!carrier_too) return;
+  if (ranks_.empty() && options_.carrier_signal != 0)
+    ::kill(carrier_->process, options_.carrier_signal);  // not its ssh, which would end
+  else
+    signal_group(carrier_->process, ranks_.empty() ? signal_number : SIGTERM);
 }
 
 void LaunchedRanks::kill_all() {

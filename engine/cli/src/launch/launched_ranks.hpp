@@ -27,6 +27,7 @@ namespace sluice::cli {
 
 struct GroupOptions {
   int ranks = 1;                                // 0: those of a carrier that shows them itself
+  int carrier_signal = 0;                       // such a carrier gets it to hand on; 0: the signal
   std::string log_directory;                    // of rank-N.log; empty: no logs
   double grace_seconds = 60;                    // between a signal that was passed on and SIGKILL
   int out_fd = 1;                               // receives standard output of the ranks
@@ -68,11 +69,11 @@ class LaunchedRanks {
   void start_carrier(ChildProcess child);
 
   // Waits for the end of all ranks. The first rank that fails ends the others: SIGTERM, and 5
-  // seconds later SIGKILL. SIGINT, SIGTERM and SIGHUP are passed on, with SIGKILL after the grace;
-  // a second one kills at once, and mpirun 3 seconds after its ranks. When output or a log cannot
-  // be written, ranks get SIGTERM, and SIGKILL after the grace; then it throws IoError, unless the
-  // reader of the output is gone. A reader who does not read delays only the return, until a
-  // signal.
+  // seconds later SIGKILL. SIGINT, SIGTERM, SIGHUP and SIGUSR1 are passed on, with SIGKILL after
+  // the grace; a second one kills at once, and mpirun 3 seconds after its ranks. When output or a
+  // log cannot be written, ranks get SIGTERM, and SIGKILL after the grace; then it throws IoError,
+  // unless the reader of the output is gone. A reader who does not read delays only the return,
+  // until a signal.
   GroupEnd run();
 
  private:
@@ -120,6 +121,7 @@ class LaunchedRanks {
   Guardian guardian_;
   std::vector<std::unique_ptr<Member>> ranks_;
   std::unique_ptr<Member> carrier_;
+  std::string carrier_name_;
   UniqueFd status_reads_;  // lines of ranks that mpirun starts
   UniqueFd status_writes_;
   std::string status_;  // a line that has no end yet

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -216,6 +217,8 @@ GroupEnd run_line_here(const LaunchArguments& arguments, const HostLine& line,
   output.say(shell_line(line.argv));
   GroupOptions options = group_options(arguments, 0, output);
   options.log_directory.clear();  // the line has it
+  // At other signals mpirun kills its ranks after a second, and srun asks for a second signal.
+  if (is_sluice_train(arguments)) options.carrier_signal = SIGUSR1;
   LaunchedRanks group(std::move(options));
   ChildProcess child;
   child.argv = line.argv;

@@ -13,7 +13,7 @@ inline constexpr int kExitUsage = 2;
 inline constexpr int kExitDoesNotFit = 3;
 inline constexpr int kExitStorage = 4;
 
-// 129 for SIGHUP, 130 for SIGINT, 143 for SIGTERM.
+// 129 for SIGHUP, 130 for SIGINT, 138 for SIGUSR1, 143 for SIGTERM.
 constexpr int exit_code_of_signal(int signal_number) {
   return 128 + signal_number;
 }

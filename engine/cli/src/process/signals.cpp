@@ -63,9 +63,8 @@ void set_action(void (*handler)(int)) {
   action.sa_handler = handler;
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;  // reads and waits of the libraries go on; the loop polls stop()
-  ::sigaction(SIGINT, &action, nullptr);
-  ::sigaction(SIGTERM, &action, nullptr);
-  ::sigaction(SIGPIPE, &action, nullptr);
+  for (const int number : {SIGINT, SIGTERM, SIGUSR1, SIGPIPE})
+    ::sigaction(number, &action, nullptr);
   if (!is_ignored(SIGHUP)) ::sigaction(SIGHUP, &action, nullptr);  // nohup
 }
 

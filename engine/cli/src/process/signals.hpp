@@ -1,8 +1,8 @@
 #pragma once
-// Signals that the program handles itself. SIGINT, SIGTERM and SIGHUP become a number that the
-// training loop polls: the first signal requests a stop after the step in progress, a second one
-// ends the process at once. SIGPIPE also ends a run after its step. A SIGHUP that is ignored at the
-// start, by nohup, stays ignored.
+// Signals that the program handles itself. SIGINT, SIGTERM, SIGHUP and SIGUSR1 become a number that
+// the training loop polls: the first signal requests a stop after the step in progress, a second
+// one ends the process at once. SIGPIPE also ends a run after its step. A SIGHUP that is ignored at
+// the start, by nohup, stays ignored. mpirun and srun hand SIGUSR1 on to their ranks and kill none.
 
 #include <atomic>
 #include <string>

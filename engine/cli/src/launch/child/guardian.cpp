@@ -18,7 +18,7 @@ namespace {
 // process is gone.
 [[noreturn]] void guard(int pipe) {
   ::setpgid(0, 0);  // Ctrl-C is not for it
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::signal(number, SIG_IGN);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) ::signal(number, SIG_IGN);
   // A pipe that the guardian held open would never end for its reader. Streams 0 to 2 are open in
   // this program, so `pipe` is above 0.
   const auto number_of_pipe = static_cast<unsigned>(pipe);

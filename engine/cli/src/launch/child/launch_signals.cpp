@@ -19,7 +19,7 @@ volatile sig_atomic_t g_first = 0;
 volatile sig_atomic_t g_count = 0;
 volatile int g_wake = -1;
 
-constexpr int kCaught[] = {SIGINT, SIGTERM, SIGHUP, SIGCHLD};
+constexpr int kCaught[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD};
 
 extern "C" void on_launch_signal(int number) {
   const int saved = errno;

@@ -6,8 +6,8 @@
 
 namespace sluice::cli {
 
-// Catches SIGINT, SIGTERM, SIGHUP and SIGCHLD for the life of the object, and ignores SIGPIPE.
-// Calls that block end with EINTR. Only one object may exist at a time.
+// Catches SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGCHLD for the life of the object, and ignores
+// SIGPIPE. Calls that block end with EINTR. Only one object may exist at a time.
 class LaunchSignals {
  public:
   LaunchSignals();
@@ -18,7 +18,7 @@ class LaunchSignals {
   // Readable after a signal; clear() empties it.
   int fd() const { return reads_.get(); }
   void clear() const;
-  // Number of the first of SIGINT, SIGTERM and SIGHUP, or 0; how many of them came.
+  // Number of the first signal that is no SIGCHLD, or 0; how many of them came.
   int first() const;
   int count() const;
 

@@ -175,7 +175,8 @@ struct RunReport {
   std::vector<std::pair<std::string, std::string>> versions;
   std::string commit;
   std::string command_line;  // that began the run, quoted for a shell; may be empty
-  // The signal that ended the run: 1 (SIGHUP), 2 (SIGINT), 13 (SIGPIPE) or 15 (SIGTERM); 0: none.
+  // The signal that ended the run: 1 (SIGHUP), 2 (SIGINT), 10 (SIGUSR1), 13 (SIGPIPE) or 15
+  // (SIGTERM); 0: none.
   int stopped_by_signal = 0;
 };
 // One JSON object, report.json. Its keys are those of docs/cli.md.
