@@ -29,12 +29,8 @@ void set_log_sink(LogSink sink, LogLevel most_verbose) {
   state().sink = std::move(sink);
 }
 
-bool log_enabled(LogLevel level) noexcept {
-  return static_cast<int>(level) <= state().most_verbose.load();
-}
-
 void log(LogLevel level, std::string_view message) noexcept {
-  if (!log_enabled(level)) return;
+  if (static_cast<int>(level) > state().most_verbose.load()) return;
   try {
     MutexLock lock(state().mutex);
     if (state().sink) {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/file/paths.hpp"
 #include "sluice/base/file/unshared.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/base/threads.hpp"

@@ -119,11 +119,6 @@ TEST(ParseBytes, SaysWhatIsWrong) {
   EXPECT_THAT(error_of_parsing("16777216TiB"), HasSubstr("overflows 64 bits"));
 }
 
-TEST(BytesOf, CoversTheValues) {
-  const std::array<std::uint32_t, 3> values = {1, 2, 3};
-  EXPECT_EQ(bytes_of(std::span<const std::uint32_t>(values)).size(), 12U);
-}
-
 TEST(Overlap, IsOfBytesInBothRanges) {
   const std::array<std::byte, 8> memory{};
   const std::span<const std::byte> all(memory);

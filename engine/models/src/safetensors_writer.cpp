@@ -10,6 +10,7 @@
 
 #include "safetensors_format.hpp"
 #include "sluice/base/fd.hpp"
+#include "sluice/base/file/paths.hpp"
 #include "sluice/base/json/json_writer.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/base/written.hpp"

@@ -9,7 +9,7 @@
 #include "json_text.hpp"
 #include "safetensors_format.hpp"
 #include "sluice/base/error.hpp"
-#include "sluice/base/fd.hpp"
+#include "sluice/base/file/paths.hpp"
 
 namespace sluice::models {
 

@@ -42,11 +42,6 @@ constexpr std::uint64_t ceil_div(std::uint64_t value, std::uint64_t by) {
 // nearest valid one), a negative number, a fraction of a byte, or more than 64 bits.
 std::uint64_t parse_bytes(std::string_view text);
 
-// Views of `values` as bytes, for interfaces that move bytes. The views own nothing.
-template <typename T>
-std::span<const std::byte> bytes_of(std::span<const T> values) {
-  return std::as_bytes(values);
-}
 // Whether a byte is in both.
 inline bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) {
   return !a.empty() && !b.empty() && a.data() < b.data() + b.size() &&

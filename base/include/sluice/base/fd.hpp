@@ -48,24 +48,9 @@ class UniqueFd {
 // Throws IoError when the system does not tell. Thread-safe.
 bool is_file_at(int fd, const std::string& path);
 
-// Throws StorageError unless `path` is a regular file: reading any other kind may never end. Throws
-// IoError when the system does not tell. Thread-safe.
-void check_regular_file(const std::string& path);
-
 // The content of an open file, from its current position to its end. `path` is for messages. Throws
 // StorageError when the file is not regular or longer than `most_bytes`, IoError when reading
 // fails. Thread-safe.
 std::string read_regular_file(int fd, const std::string& path, std::uint64_t most_bytes);
-// The content of the file at `path`. Throws as above, and IoError when opening fails. Thread-safe.
-std::string read_regular_file(const std::string& path, std::uint64_t most_bytes);
-
-// The file that opening `path` opens or makes: `path` itself, or what symbolic links lead to, which
-// need not exist. Renaming another file to `path` would replace the link. Thread-safe.
-std::string file_behind_links(const std::string& path);
-
-// The first path of steps.1.jsonl, steps.2.jsonl, ... that does not exist, for a `path`
-// steps.jsonl. Another process may create it at any time. Throws std::filesystem_error when the
-// system does not tell. Thread-safe.
-std::string free_numbered_path(const std::string& path);
 
 }  // namespace sluice

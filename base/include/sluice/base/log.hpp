@@ -23,7 +23,4 @@ void set_log_sink(LogSink sink, LogLevel most_verbose = LogLevel::info);
 // exception of the sink on standard error.
 void log(LogLevel level, std::string_view message) noexcept;
 
-// Whether the sink gets messages of this level. Ask before building a costly message.
-bool log_enabled(LogLevel level) noexcept;
-
 }  // namespace sluice

@@ -10,6 +10,7 @@
 
 #include "sluice/base/error.hpp"
 #include "sluice/base/fd.hpp"
+#include "sluice/base/file/paths.hpp"
 #include "sluice/nvme/bench_file.hpp"
 #include "sluice/offload/swap_directory.hpp"
 

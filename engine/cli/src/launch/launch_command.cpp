@@ -17,7 +17,7 @@
 #include "launch/program.hpp"
 #include "process/exit_code.hpp"
 #include "sluice/base/error.hpp"
-#include "sluice/base/fd.hpp"
+#include "sluice/base/file/paths.hpp"
 #include "sluice/base/host_name.hpp"
 #include "terminal/text_format.hpp"
 #include "train/resume_line.hpp"

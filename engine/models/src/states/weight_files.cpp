@@ -14,7 +14,7 @@
 #include "safetensors_format.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
-#include "sluice/base/fd.hpp"
+#include "sluice/base/file/paths.hpp"
 #include "sluice/base/json/json_reader.hpp"
 #include "sluice/base/written.hpp"
 #include "sluice/offload/swap_directory.hpp"

@@ -12,6 +12,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/fd.hpp"
+#include "sluice/base/file/paths.hpp"
 #include "sluice/base/file/proc.hpp"
 #include "sluice/base/json/json_reader.hpp"
 #include "sluice/base/written.hpp"

@@ -16,6 +16,7 @@
 
 #include "saved/synced_path.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/file/paths.hpp"
 #include "sluice/base/file/unshared.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/base/written.hpp"

@@ -13,7 +13,7 @@
 
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
-#include "sluice/base/fd.hpp"
+#include "sluice/base/file/paths.hpp"
 #include "sluice/base/json/json_reader.hpp"
 
 namespace sluice::cli {
