@@ -12,22 +12,9 @@ from typing import TYPE_CHECKING, Any
 from .._arguments import check, names_or_classes
 from .._refusals import missing
 from ..runtime.dataloader import RepeatingLoader
-from . import logging
-from ._states import (
-    safe_get_full_fp32_param,
-    safe_get_full_grad,
-    safe_get_full_optimizer_state,
-    safe_get_local_fp32_param,
-    safe_get_local_grad,
-    safe_get_local_optimizer_state,
-    safe_set_full_fp32_param,
-    safe_set_full_grad,
-    safe_set_full_optimizer_state,
-    safe_set_local_fp32_param,
-    safe_set_local_grad,
-    safe_set_local_optimizer_state,
-)
+from . import logging, tensor_fragment
 from .logging import log_dist, logger
+from .tensor_fragment import *
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,25 +30,14 @@ __all__ = [
     "logger",
     "logging",
     "nvtx",
-    "safe_get_full_fp32_param",
-    "safe_get_full_grad",
-    "safe_get_full_optimizer_state",
-    "safe_get_local_fp32_param",
-    "safe_get_local_grad",
-    "safe_get_local_optimizer_state",
-    "safe_set_full_fp32_param",
-    "safe_set_full_grad",
-    "safe_set_full_optimizer_state",
-    "safe_set_local_fp32_param",
-    "safe_set_local_grad",
-    "safe_set_local_optimizer_state",
     "set_z3_leaf_modules",
     "tensor_fragment",
     "unset_z3_leaf_modules",
     "zero_to_fp32",
 ]
+__all__ += tensor_fragment.__all__
 
-_MODULES = ("groups", "nvtx", "tensor_fragment", "zero_to_fp32")
+_MODULES = ("groups", "nvtx", "zero_to_fp32")
 
 
 def _mark(model: nn.Module, classes: Iterable[type | str], flag: bool, raise_if_not_found: bool) -> list[nn.Module]:
