@@ -16,12 +16,12 @@ from ._training.passes.interrupts import interrupts_later
 from ._training.frozen import left_out_frozen
 from ._training.offloaded import OffloadedModel
 from ._training.owners import make_way
-from ._training.optimizer import TierOptimizer, follow, section_of
+from ._training.optimizer import TierOptimizer, follow, optimizer_section
 from ._training.report import Report
 from ._training.saved import checkpoint
 from ._training.schedule import scheduler_of
 from ._training.units import Choice
-from .config import Config, Source, has_optimizer, section_of as section_in
+from .config import Config, Source, has_optimizer, section_of
 
 
 class OffloadedOptimizer(TierOptimizer):
@@ -125,7 +125,7 @@ def offload(
     check(module=module, resume=resume)
     if optimizer is None and not has_optimizer(config) and any(each.requires_grad for each in module.parameters()):
         raise ValueError('sluice.offload needs an optimizer: pass optimizer=, or add "optimizer" to the configuration')
-    section, groups = (None, None) if optimizer is None else (section_of(optimizer), optimizer.param_groups)
+    section, groups = (None, None) if optimizer is None else (optimizer_section(optimizer), optimizer.param_groups)
     if optimizer is not None or has_optimizer(config):
         make_way(module)
     with left_out_frozen(module, groups) as frozen_parts:
@@ -140,7 +140,7 @@ def offload(
             scales_losses=False,
         )
         with offloaded.undone_on_error():
-            made = OffloadedOptimizer(offloaded, optimizer, None if optimizer is None else section_in(config, "scheduler"))
+            made = OffloadedOptimizer(offloaded, optimizer, None if optimizer is None else section_of(config, "scheduler"))
             offloaded.frozen, offloaded.user = frozen_parts, weakref.ref(made)
     follow(optimizer, made)
     return made

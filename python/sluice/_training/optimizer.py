@@ -90,7 +90,7 @@ def _facts_of(optimizer: torch.optim.Optimizer, kind: str) -> dict[str, Any]:
     return found
 
 
-def section_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def optimizer_section(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """The "optimizer" section that a client's optimizer stands for. Raises ValueError where there is none, and TypeError."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise wrong_type("optimizer", optimizer, "a torch.optim.Optimizer")

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from ..._errors import wrong_type
-from ...config import Config, Source, section_of as section_in
-from ..optimizer import check_groups, section_of
+from ...config import Config, Source, section_of
+from ..optimizer import check_groups, optimizer_section
 
 
 class Client(NamedTuple):
@@ -35,9 +35,9 @@ def client_of(
     if optimizer is not None:
         given = list(model.parameters()) if groups is None else groups
         made = optimizer if isinstance(optimizer, torch.optim.Optimizer) else optimizer(given)
-        return Client(made, section_of(made), made.param_groups)
+        return Client(made, optimizer_section(made), made.param_groups)
     if groups is not None:
-        defaults = section_in(source, "optimizer").get("params")
+        defaults = section_of(source, "optimizer").get("params")
         check_groups(groups, defaults if isinstance(defaults, Mapping) else {})
     return Client(groups=groups)
 
