@@ -78,9 +78,9 @@ class Peers:
         self._write()
         self._meet()
         self._end_of_beats = threading.Event()
-        self._beating = threading.Thread(target=self._beat, name="sluice-peers", daemon=True)
+        self._beating = threading.Thread(target=self._beat, name="sluice-beats", daemon=True)
         self._beating.start()
-        threading.Thread(target=self._watch, name="sluice-peers", daemon=True).start()
+        threading.Thread(target=self._watch, name="sluice-watch", daemon=True).start()
 
     def wait(self, call: Call = None) -> _Wait:
         """A context in which this thread waits for other ranks. ``call``: a collective that all ranks make; None: other."""
