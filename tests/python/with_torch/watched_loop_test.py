@@ -8,7 +8,8 @@ import pytest
 import torch
 from small_models import MEMORY_OF_ITS_OWN, config, engine_of, make, train
 
-from sluice._training.watched_loop import StepBar, WatchedLoop
+from sluice._training.shown.step_bar import StepBar
+from sluice._training.watched_loop import WatchedLoop
 
 
 def test_waits_are_ranges_of_the_profiler() -> None:

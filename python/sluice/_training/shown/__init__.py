@@ -1,1 +1,1 @@
-"""Shows an engine's steps: values in files of monitors, samples per second, and times."""
+"""Shows an engine's steps: a bar, values in files of monitors, samples per second, and times."""
