@@ -5,9 +5,9 @@ scripts/check_structure.py [--list] [--root TREE]. It prints: circles of include
 and of imports between Python modules; includes against the order of components or of rooms (docs/architecture.md,
 "Layers" and "Rooms"); folders of more than 20 files, files of more than 400 lines and structs of public headers with
 more than 20 fields; sentences that begin with "Of", "What" or "The same" in public headers, README.md and docs/;
-files that these pages name and that do not exist, or that docs/architecture.md names without a folder; symbols that
-docs/architecture.md names with a file that lacks them. --list also prints the order of components and rooms with
-their files, as it was read.
+files that these pages name and that do not exist, or that a page about the code names without a folder; symbols that
+the pages name with a file that lacks them. --list also prints the order of components and rooms with their files, as
+it was read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files that the pages name in backticks: each exists, and the architecture page gives its folder."""
+"""Files that the pages name in backticks: each exists, and a page about the code gives its folder."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ SUFFIXES = (".cpp", ".hpp", ".cu", ".py", ".sh")
 CODE = re.compile(r"`([^`\n]+)`")
 PLACEHOLDER = re.compile(r"[A-Z]{2,}|[*<{$]|\.\.\.")  # DIR/plot.py, tests/*_test.cpp, <name>.hpp
 BETWEEN = "\"'(),;:="
+CODE_PAGES = (PAGE, "docs/developing.md")
 
 
 def files_named(text: str) -> list[tuple[int, str]]:
@@ -44,7 +45,7 @@ def check_paths(tree: Tree) -> list[Finding]:
                 continue
             place = f"{page}:{number}"
             if "/" not in word:
-                if page == PAGE:
+                if page in CODE_PAGES:
                     findings.append(Finding("file named", place, f"{word} lacks its folder"))
             elif not exists(tree, word):
                 findings.append(Finding("file named", place, f"{word} does not exist"))

@@ -1,17 +1,15 @@
-"""Symbols that the architecture page names with a file: the last part of each name occurs in that file.
+"""Symbols that the pages name with a file: the last part of each name occurs in that file.
 
-The page says `name` (`file`) or `name` in `file`, with one name or several. In a row of a table whose second cell is
+A page says `name` (`file`) or `name` in `file`, with one name or several. In a row of a table whose second cell is
 files, the third cell's other names belong to these files.
 """
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-from structure.order import PAGE
 from structure.paths import SUFFIXES, is_elsewhere
-from structure.prose import Paragraph, page_paragraphs
+from structure.prose import Paragraph, page_paragraphs, pages_of
 from structure.tree import Finding, Tree
 
 CODE = r"`[^`\n]+`"
@@ -41,43 +39,42 @@ def words_of(tree: Tree, codes: str) -> set[str]:
     return words
 
 
-def absent(tree: Tree, line: int, codes: str, files: str) -> list[Finding]:
+def absent(tree: Tree, place: str, codes: str, files: str) -> list[Finding]:
     words = words_of(tree, files)
     if not words:
         return []
     named = files.replace("`", "")
     return [
-        Finding("symbol named", f"{PAGE}:{line}", f"{name} does not occur in {named}")
+        Finding("symbol named", place, f"{name} does not occur in {named}")
         for name, last in names_in(codes)
         if last not in words
     ]
 
 
-def check_text(tree: Tree, paragraph: Paragraph) -> list[Finding]:
+def check_text(tree: Tree, page: str, paragraph: Paragraph) -> list[Finding]:
     findings, starts, joined = [], [], ""
     for line in paragraph:
         starts.append((len(joined), line.number))
         joined += line.text + " "
     for match in NAMED.finditer(joined):
         number = next(number for start, number in reversed(starts) if start <= match.start())
-        findings += absent(tree, number, match[1], match[2])
+        findings += absent(tree, f"{page}:{number}", match[1], match[2])
     return findings
 
 
-def check_row(tree: Tree, number: int, row: str) -> list[Finding]:
+def check_row(tree: Tree, place: str, row: str) -> list[Finding]:
     cells = [cell.strip() for cell in row.strip().strip("|").split("|")]
     if len(cells) != 3 or not FILES.match(cells[1]):
         return []
-    return absent(tree, number, NAMED.sub("", cells[2]), cells[1])
+    return absent(tree, place, NAMED.sub("", cells[2]), cells[1])
 
 
 def check_symbols(tree: Tree) -> list[Finding]:
-    page: Path = tree.root / PAGE
-    if not page.is_file():
-        return []
-    text = page.read_text(errors="replace")
-    findings = [finding for paragraph in page_paragraphs(text) for finding in check_text(tree, paragraph)]
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.startswith("|"):
-            findings += check_row(tree, number, line)
+    findings = []
+    for page in pages_of(tree):
+        text = (tree.root / page).read_text(errors="replace")
+        findings += [finding for paragraph in page_paragraphs(text) for finding in check_text(tree, page, paragraph)]
+        for number, line in enumerate(text.splitlines(), start=1):
+            if line.startswith("|"):
+                findings += check_row(tree, f"{page}:{number}", line)
     return findings

@@ -260,12 +260,17 @@ class Structure(unittest.TestCase):
         self.write("base/include/sluice/base/gone.hpp", "#pragma once\n")
         self.passes()
 
-    def test_the_architecture_page_names_files_with_their_folders(self) -> None:
+    def test_pages_about_the_code_name_files_with_their_folders(self) -> None:
         self.write("nvme/src/nvme.cpp", "")
         self.write("docs/more/page.md", "Beside `nvme.cpp`.\n")
+        self.write("docs/developing.md", "`nvme.cpp` reads, `NAME.cpp` writes.\n")
         self.write("docs/architecture.md", PAGE + "\n`nvme/src/nvme.cpp` opens, `nvme.cpp` closes.\n")
         line = PAGE.count("\n") + 2
-        self.finds("file named: 1", f"docs/architecture.md:{line}: nvme.cpp lacks its folder")
+        self.finds(
+            "file named: 2",
+            f"docs/architecture.md:{line}: nvme.cpp lacks its folder",
+            "docs/developing.md:1: nvme.cpp lacks its folder",
+        )
 
     def test_a_symbol_named_with_a_file_occurs_in_it(self) -> None:
         self.write("nvme/src/nvme.cpp", "void Part::open() { open_all(); }\n")
@@ -278,14 +283,16 @@ class Structure(unittest.TestCase):
             "| no file | `shut` | `drain` |",
         ]
         self.write("docs/architecture.md", PAGE + "\n" + "\n".join(rows) + "\n")
+        self.write("docs/more/page.md", "`Part::open` and `leave` (`nvme/src/nvme.cpp`)\n")
         line = PAGE.count("\n") + 2
         self.finds(
-            "symbol named: 3",
+            "symbol named: 4",
             f"docs/architecture.md:{line}: Part::shut does not occur in nvme/src/nvme.cpp",
             f"docs/architecture.md:{line}: opens does not occur in nvme/src/nvme.cpp",
             f"docs/architecture.md:{line + 3}: drain does not occur in nvme/src/nvme.cpp",
+            "docs/more/page.md:1: leave does not occur in nvme/src/nvme.cpp",
         )
-        self.write("nvme/src/nvme.cpp", "void Part::open() { open_all(); shut(); opens(); drain(); }\n")
+        self.write("nvme/src/nvme.cpp", "void Part::open() { open_all(); shut(); opens(); drain(); leave(); }\n")
         self.passes()
 
     def test_placeholders_and_files_of_runs_and_builds_are_not_looked_for(self) -> None:
