@@ -12,7 +12,7 @@ SUFFIXES = (".cpp", ".hpp", ".cu", ".py", ".sh")
 CODE = re.compile(r"`([^`\n]+)`")
 PLACEHOLDER = re.compile(r"[A-Z]{2,}|[*<{$]|\.\.\.")  # DIR/plot.py, tests/*_test.cpp, <name>.hpp
 BETWEEN = "\"'(),;:="
-CODE_PAGES = (PAGE, "docs/developing.md")
+CODE_PAGES = (PAGE, "docs/developing.md", "docs/inside_python.md")
 
 
 def files_named(text: str) -> list[tuple[int, str]]:
