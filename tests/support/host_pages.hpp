@@ -18,6 +18,12 @@
 
 namespace sluice::test {
 
+struct Mappings {
+  std::uint64_t made = 0;
+  std::uint64_t ended = 0;
+  std::uint64_t pages = 0;  // mapped now
+};
+
 // Thread-compatible: callers synchronise.
 class HostPages final : public offload::PageMemory {
  public:
@@ -35,6 +41,7 @@ class HostPages final : public offload::PageMemory {
   ~HostPages() override { ::close(file_); }
 
   std::uint64_t page_bytes() const override { return page_bytes_; }
+  const Mappings& mappings() const { return mappings_; }
   Page create() override {
     if (unused_.empty()) throw OutOfMemory("device", page_bytes_, 0, "a page");
     const Page page = unused_.back();
@@ -57,11 +64,15 @@ class HostPages final : public offload::PageMemory {
                         MAP_SHARED | MAP_FIXED, file_, static_cast<off_t>(pages[i] * page_bytes_));
       if (at == MAP_FAILED) throw std::runtime_error("mmap");
     }
+    ++mappings_.made;
+    mappings_.pages += pages.size();
   }
   void unmap(std::byte* begin, std::uint64_t size_bytes) noexcept override {
     // Fails only where the system has no memory for its own tables; the pages stay mapped then.
     (void)::mmap(begin, size_bytes, PROT_NONE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    ++mappings_.ended;
+    mappings_.pages -= size_bytes / page_bytes_;
   }
   std::unique_ptr<offload::WorkMark> mark_work() override {
     struct Mark final : offload::WorkMark {
@@ -83,6 +94,7 @@ class HostPages final : public offload::PageMemory {
   const int file_;
   std::vector<Page> unused_;
   std::uint64_t marks_ = 0;
+  Mappings mappings_;
 };
 
 }  // namespace sluice::test

@@ -90,14 +90,12 @@ void* MappedSource::allocate_pages(std::uint64_t size_bytes) {
     block = last->begin;
     pages = std::move(last->pages);
     cached_.erase(last);
-    ++usage_.reused;
   } else {
     make_free(count, size_bytes);
     block = map_new(count, pages);
-    ++usage_.mapped;
   }
   live_.emplace(block, std::move(pages));
-  usage_.rounding_bytes += rounding(size_bytes);
+  rounding_bytes_ += rounding(size_bytes);
   return block;
 }
 
@@ -137,7 +135,6 @@ void MappedSource::unmap_oldest() {
   auto& same = cached_by_count_[block.pages.size()];
   same.erase(std::find(same.begin(), same.end(), cached_.begin()));
   cached_.pop_front();
-  ++usage_.unmapped;
 }
 
 void* MappedSource::allocate_small(std::uint64_t size_bytes) {
@@ -215,7 +212,7 @@ void MappedSource::free(void* block, std::size_t size_bytes) noexcept {
 void MappedSource::free_pages(std::byte* block, std::uint64_t size_bytes) {
   const auto found = live_.find(block);
   assert(found != live_.end());
-  usage_.rounding_bytes -= rounding(size_bytes);
+  rounding_bytes_ -= rounding(size_bytes);
   const std::uint64_t count = found->second.size();
   cached_.push_back({block, std::move(found->second), epoch_});
   live_.erase(found);
@@ -244,17 +241,7 @@ void MappedSource::wait_for(std::uint64_t epoch) {
 
 std::uint64_t MappedSource::gap_bytes() const {
   MutexLock lock(mutex_);
-  return usage_.rounding_bytes + heap_runs_.total();
-}
-
-MappedUsage MappedSource::usage() const {
-  MutexLock lock(mutex_);
-  MappedUsage now = usage_;
-  now.pages = page_count_;
-  now.free_pages = free_.size();
-  for (const Cached& block : cached_) now.cached_pages += block.pages.size();
-  now.heap_pages = heap_pages_.size();
-  return now;
+  return rounding_bytes_ + heap_runs_.total();
 }
 
 }  // namespace sluice::offload

@@ -23,17 +23,6 @@
 
 namespace sluice::offload {
 
-struct MappedUsage {
-  std::uint64_t pages = 0;           // all that the source has
-  std::uint64_t free_pages = 0;      // mapped nowhere
-  std::uint64_t cached_pages = 0;    // mapped, in freed blocks
-  std::uint64_t heap_pages = 0;      // of small blocks
-  std::uint64_t rounding_bytes = 0;  // in the last pages of blocks in use
-  std::uint64_t reused = 0;          // blocks that were found mapped
-  std::uint64_t mapped = 0;          // blocks that were not
-  std::uint64_t unmapped = 0;        // blocks whose pages were needed elsewhere
-};
-
 // Thread-safe. Calls of the driver run under its lock: a thread that needs no new pages waits while
 // another maps or unmaps.
 class MappedSource final : public MemorySource {
@@ -54,8 +43,6 @@ class MappedSource final : public MemorySource {
   std::uint64_t block_bytes(std::uint64_t size_bytes) const override;
   // The rest of the last pages of blocks in use, and what is free between small blocks.
   std::uint64_t gap_bytes() const override;
-
-  MappedUsage usage() const;
 
  private:
   using Pages = std::vector<PageMemory::Page>;
@@ -101,7 +88,8 @@ class MappedSource final : public MemorySource {
   std::deque<std::pair<std::uint64_t, std::unique_ptr<WorkMark>>> marks_ SLUICE_GUARDED_BY(mutex_);
   std::uint64_t epoch_ SLUICE_GUARDED_BY(mutex_) = 1;
   std::uint64_t freed_in_epoch_ SLUICE_GUARDED_BY(mutex_) = 0;  // pages
-  MappedUsage usage_ SLUICE_GUARDED_BY(mutex_);                 // the counters
+  // In the last pages of blocks in use.
+  std::uint64_t rounding_bytes_ SLUICE_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace sluice::offload

@@ -27,10 +27,10 @@ constexpr std::uint64_t kPages = 32;
 class Mapped : public testing::Test {
  protected:
   std::unique_ptr<MappedSource> make(std::uint64_t pages = kPages) {
-    return std::make_unique<MappedSource>(
-        std::make_unique<HostPages>(kPage, pages,
-                                    [this](std::uint64_t mark) { waited.push_back(mark); }),
-        pages * kPage, Tier::device);
+    auto memory = std::make_unique<HostPages>(
+        kPage, pages, [this](std::uint64_t mark) { waited.push_back(mark); });
+    mappings = &memory->mappings();
+    return std::make_unique<MappedSource>(std::move(memory), pages * kPage, Tier::device);
   }
   static void fill(void* block, std::size_t size_bytes, int value) {
     std::memset(block, value, size_bytes);
@@ -42,7 +42,8 @@ class Mapped : public testing::Test {
     return true;
   }
 
-  std::vector<std::uint64_t> waited;  // marks
+  std::vector<std::uint64_t> waited;         // marks
+  const test::Mappings* mappings = nullptr;  // of the last source
 };
 
 TEST_F(Mapped, GivesABlockOfPagesThatAreNotBesideEachOther) {
@@ -66,8 +67,7 @@ TEST_F(Mapped, ReusesABlockOfTheSameNumberOfPages) {
   source->free(first, 3 * kPage);
   void* second = source->allocate(2 * kPage + 1000);  // three pages too
   EXPECT_EQ(second, first);
-  EXPECT_EQ(source->usage().reused, 1U);
-  EXPECT_EQ(source->usage().mapped, 1U);
+  EXPECT_EQ(mappings->made, 1U);
   EXPECT_THAT(waited, testing::IsEmpty()) << "the order of the work is enough";
   source->free(second, 2 * kPage + 1000);
 }
@@ -80,8 +80,8 @@ TEST_F(Mapped, UnmapsTheBlocksThatWereFreedFirstWhenPagesAreShort) {
   source->free(b, 10 * kPage);
   source->free(a, 8 * kPage);
   void* d = source->allocate(9 * kPage);
-  EXPECT_EQ(source->usage().unmapped, 1U) << "b was freed before a";
-  EXPECT_EQ(source->usage().cached_pages, 8U);
+  EXPECT_EQ(mappings->ended, 1U) << "b was freed before a";
+  EXPECT_EQ(mappings->pages, 8U + 14U + 9U) << "a is mapped still";
   EXPECT_EQ(source->allocate(8 * kPage), a);
   source->free(a, 8 * kPage);
   source->free(c, 14 * kPage);
@@ -120,16 +120,15 @@ TEST_F(Mapped, CutsSmallBlocksFromPagesOfTheirOwn) {
     small.push_back(source->allocate(1024));
     fill(small.back(), 1024, i);
   }
-  EXPECT_EQ(source->usage().heap_pages, ceil_div(100 * 1024, kPage));
+  EXPECT_EQ(mappings->pages, ceil_div(100 * 1024, kPage));
   for (int i = 0; i < 100; ++i) EXPECT_TRUE(is_filled(small[static_cast<std::size_t>(i)], 1024, i));
   for (void* block : small) source->free(block, 1024);
   // The heap's pages are there for large blocks, after the work that may use them.
   void* all = source->allocate(kPages * kPage);
-  EXPECT_EQ(source->usage().heap_pages, 0U);
   EXPECT_THAT(waited, testing::SizeIs(1));
   source->free(all, kPages * kPage);
   void* again = source->allocate(512);
-  EXPECT_EQ(source->usage().heap_pages, 1U);
+  EXPECT_EQ(mappings->pages, 1U);
   source->free(again, 512);
 }
 
@@ -145,7 +144,7 @@ TEST_F(Mapped, ABlockBeyondThePagesIsOutOfMemoryAndUnmapsNothing) {
     EXPECT_EQ(e.tier(), "device");
     EXPECT_EQ(e.available_bytes(), 12 * kPage);
   }
-  EXPECT_EQ(source->usage().unmapped, 0U);
+  EXPECT_EQ(mappings->ended, 0U);
   source->free(used, 20 * kPage);
 }
 
