@@ -160,11 +160,6 @@ void check_chunks(std::span<const StoredShard> shards, nvme::IoEngine& io, Memor
 
 }  // namespace
 
-StoredShard whole_shard(const ShardSpec& spec, const nvme::StripedFile& file,
-                        std::uint64_t file_offset_bytes, std::span<const std::uint64_t> checksums) {
-  return {&spec, &file, file.path(), file_offset_bytes, spec.size_bytes, "", checksums};
-}
-
 std::uint64_t readable_bytes_of(std::span<const StoredShard> shards) {
   std::uint64_t total_bytes = 0;
   for (const StoredShard& shard : shards) total_bytes += shard.readable_bytes;

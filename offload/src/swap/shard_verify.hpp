@@ -25,10 +25,6 @@ struct StoredShard {
   std::span<const std::uint64_t> checksums;
 };
 
-// One whose file is long enough.
-StoredShard whole_shard(const ShardSpec& spec, const nvme::StripedFile& file,
-                        std::uint64_t file_offset_bytes, std::span<const std::uint64_t> checksums);
-
 std::uint64_t readable_bytes_of(std::span<const StoredShard> shards);
 
 // Blocks. Reads with several chunks in flight, through buffers of `staging`; a chunk is

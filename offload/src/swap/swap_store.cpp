@@ -110,20 +110,6 @@ void SwapStore::Impl::check(std::size_t index, std::uint64_t offset_bytes,
   throw_damaged(slots, drives_.file(slots.latest_slot().value_or(0)), *different);
 }
 
-std::vector<DamagedRange> SwapStore::Impl::verify(MemoryPool& staging) {
-  std::vector<StoredShard> committed;
-  committed.reserve(shards_.size());
-  for (const ShardSlots& slots : shards_) {
-    const std::optional<int> slot = slots.committed_slot();
-    if (!slot) continue;
-    committed.push_back(whole_shard(slots.spec(), drives_.file(*slot), slots.file_offset_bytes(),
-                                    slots.checksums(*slot)));
-  }
-  std::vector<DamagedRange> damaged;
-  find_damage(committed, io_, staging, nullptr, damaged);
-  return damaged;
-}
-
 std::unique_ptr<SwapStore> SwapStore::create(const SwapPlace& place, nvme::IoEngine& io,
                                              std::vector<ShardSpec> shards, Durability durability,
                                              nvme::DirectIo direct) {
@@ -227,9 +213,6 @@ void SwapStore::abandon_commit() noexcept {
 }
 void SwapStore::sync_committed() {
   impl_->sync_committed();
-}
-std::vector<DamagedRange> SwapStore::verify(MemoryPool& staging) {
-  return impl_->verify(staging);
 }
 
 }  // namespace sluice::offload

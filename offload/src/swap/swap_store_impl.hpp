@@ -1,6 +1,7 @@
 #pragma once
 // The state of an open SwapStore. swap_store.cpp has its start, reads and updates, store_commit.cpp
-// what becomes of the manifest. Threads: as SwapStore.
+// what becomes of the manifest. SwapStore's functions that need no open store are in
+// directory/committed_state.cpp. Threads: as SwapStore.
 
 #include <cstdint>
 #include <optional>
@@ -75,7 +76,6 @@ class SwapStore::Impl {
   void finish_commit();
   void abandon_commit() noexcept;
   void sync_committed();
-  std::vector<DamagedRange> verify(MemoryPool& staging);
 
  private:
   // The state of DIR/manifest.json.

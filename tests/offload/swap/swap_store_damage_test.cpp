@@ -206,7 +206,7 @@ TEST_F(SwapStoreTest, MakesTheSlotAnewThatHoldsNothingCommitted) {
 
 TEST_F(SwapStoreTest, FindsAFlippedBitAnywhereAndNamesShardAndOffset) {
   commit_first(5);
-  const auto store = open();
+  const auto store = SwapStore::open_read_only(dir_.path(), *engine_);
   std::mt19937_64 random(20240607);
   for (int round = 0; round < 40; ++round) {
     const std::size_t index = random() % store->shard_count();
@@ -219,7 +219,7 @@ TEST_F(SwapStoreTest, FindsAFlippedBitAnywhereAndNamesShardAndOffset) {
     const auto bit = static_cast<unsigned>(random() % 8);
     flip_bit(dir_.file("states.0.swap"), start_bytes + at, bit);
 
-    const std::vector<DamagedRange> damaged = verify(*store);
+    const std::vector<DamagedRange> damaged = verify(dir_.path(), *engine_).damaged;
     ASSERT_EQ(damaged.size(), 1U) << shard.name << " at " << at;
     const std::uint64_t chunk_bytes = at / kChecksumChunkBytes * kChecksumChunkBytes;
     EXPECT_EQ(damaged[0].shard, shard.name);
@@ -234,7 +234,7 @@ TEST_F(SwapStoreTest, FindsAFlippedBitAnywhereAndNamesShardAndOffset) {
                       HasSubstr("file offset " + std::to_string(start_bytes + chunk_bytes))));
     flip_bit(dir_.file("states.0.swap"), start_bytes + at, bit);
   }
-  EXPECT_TRUE(verify(*store).empty());
+  EXPECT_TRUE(verify(dir_.path(), *engine_).damaged.empty());
 }
 
 TEST_F(SwapStoreTest, FindsManyDamagedRangesInOneGo) {
@@ -243,6 +243,7 @@ TEST_F(SwapStoreTest, FindsManyDamagedRangesInOneGo) {
                                  nvme::DirectIo::automatic);
   update_all(*store, 1);
   store->commit(1, "{}");
+  store.reset();
   for (const std::uint64_t chunk : {0U, 7U, 8U, 29U, 30U}) {
     flip_bit(dir_.file("states.0.swap"), chunk * kChecksumChunkBytes, 3);
   }
@@ -251,29 +252,19 @@ TEST_F(SwapStoreTest, FindsManyDamagedRangesInOneGo) {
                                        {7 * kChecksumChunkBytes, 2 * kChecksumChunkBytes},
                                        {29 * kChecksumChunkBytes, kChecksumChunkBytes + 1}};
   std::vector<Range> found;
-  for (const DamagedRange& range : verify(*store)) {
+  for (const DamagedRange& range : verify(dir_.path(), *engine_).damaged) {
     found.emplace_back(range.offset_bytes, range.size_bytes);
     EXPECT_EQ(range.why, "differs from its checksum");
   }
   EXPECT_EQ(found, expected) << "neighbours are one range";
   // Two buffers are enough; with room for none it says so.
   MemoryPool small(Tier::host, 2 * kChecksumChunkBytes + 4096, make_host_source());
-  EXPECT_EQ(store->verify(small).size(), expected.size());
+  VerifyReport report;
+  verify_directory(dir_.path(), *engine_, small, {}, report);
+  EXPECT_EQ(report.damaged.size(), expected.size());
   EXPECT_LE(small.usage().peak_live_bytes, small.usage().limit_bytes);
   MemoryPool tiny(Tier::host, kChecksumChunkBytes - 1, make_host_source());
-  EXPECT_THROW(store->verify(tiny), OutOfMemory);
-}
-
-TEST_F(SwapStoreTest, CallsAChunkDamagedThatCannotBeRead) {
-  commit_first(5);
-  const auto store = open();
-  // Cut off under the running store: reads end early.
-  std::filesystem::resize_file(dir_.file("states.0.swap"),
-                               4 * kChecksumChunkBytes + std::uint64_t{2} * 4096);
-  const std::vector<DamagedRange> damaged = verify(*store);
-  ASSERT_EQ(damaged.size(), 1U);
-  EXPECT_EQ(damaged[0].shard, "scale");
-  EXPECT_THAT(damaged[0].why, HasSubstr("cannot be read: "));
+  EXPECT_THROW(verify_directory(dir_.path(), *engine_, tiny, {}, report), OutOfMemory);
 }
 
 }  // namespace

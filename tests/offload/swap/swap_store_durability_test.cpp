@@ -143,7 +143,6 @@ TEST_F(SwapStoreDurability, AnyCallOfACommitMayFailAndAWholeStepHolds) {
     EXPECT_EQ(store->committed_step(), failing == 4 ? 2 : 1)
         << "once renamed, the new manifest is what a reader sees";
     EXPECT_EQ(difference_from(*store, store->committed_step()), "");
-    EXPECT_TRUE(verify(*store).empty());
   }
 }
 
@@ -161,7 +160,6 @@ TEST_F(SwapStoreDurability, ACommitInDoubtForbidsWritesUntilOneSucceeds) {
   update_all(*store, 3);
   store->commit(3, "{}");
   EXPECT_EQ(difference_from(*store, 3), "");
-  EXPECT_TRUE(verify(*store).empty());
 }
 
 TEST_F(SwapStoreDurability, NothingIsPreparedAfterAFirstPhaseThatFailed) {
@@ -205,7 +203,6 @@ TEST_F(SwapStoreDurability, NoneUsesOneFileAndCommitsOnClosing) {
       EXPECT_EQ(difference_from(*store, step), "");
       EXPECT_FALSE(SwapStore::holds_committed(dir_.path()));
     }
-    EXPECT_TRUE(verify(*store).empty());
     store->close_cleanly();
     store->close_cleanly();
     EXPECT_EQ(store->resumable_step(), 3);
@@ -286,7 +283,7 @@ TEST_F(SwapStoreDurability, MayChangeBetweenRuns) {
       update_all(*store, step);
       store->commit(step, "{}");
     }
-    ASSERT_TRUE(verify(*store).empty());
+    ASSERT_EQ(difference_from(*store, step), "");
     store->close_cleanly();
   }
 }
@@ -306,7 +303,6 @@ TEST_F(SwapStoreDurability, NoneGoesOnInWhicheverSlotEachShardIsCommitted) {
   }
   const auto store = open(Durability::process);
   EXPECT_EQ(difference_from(*store, 3), "");
-  EXPECT_TRUE(verify(*store).empty());
 }
 
 TEST_F(SwapStoreDurability, AManifestOrWithPowerStatesThatTheDriveDidNotTakeAreNotCommitted) {

@@ -1,6 +1,6 @@
 // The copy of states to a checkpoint waits for the checkpoint's drive before it uses a tile again.
 
-#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include <memory>
 #include <span>
@@ -15,8 +15,6 @@
 
 namespace sluice::train {
 namespace {
-
-using ::testing::IsEmpty;
 
 TEST(CheckpointCopy, WaitsForASlowDrive) {
   test::OptimizerUpdates updates({.where = test::Where::nvme});
@@ -33,7 +31,11 @@ TEST(CheckpointCopy, WaitsForASlowDrive) {
     copies.push_back(updates.resources().updater->begin_copy_to(u, *store));
   finish_all(copies);
   store->commit(1, "{}");
-  EXPECT_THAT(store->verify(*updates.resources().host_pool), IsEmpty());
+  for (std::size_t i = 0; i < store->shard_count(); ++i) {
+    std::vector<std::byte> bytes(store->shard(i).size_bytes);
+    store->begin_read(i, 0, bytes).finish();
+    EXPECT_NO_THROW(store->check(i, 0, bytes));
+  }
 }
 
 }  // namespace

@@ -35,8 +35,8 @@
 namespace sluice::offload {
 
 // Thread-safe for different shards. The caller orders calls for one shard, except that begin_read,
-// begin_write and check of different chunks may run at the same time. The caller orders commit,
-// close_cleanly and verify with all other calls.
+// begin_write and check of different chunks may run at the same time. The caller orders commit and
+// close_cleanly with all other calls.
 class SwapStore {
  public:
   // Whether `directory` holds a committed state. Throws StorageError when its manifest is damaged,
@@ -79,7 +79,7 @@ class SwapStore {
   // create().
   static std::unique_ptr<SwapStore> open(const SwapPlace& place, nvme::IoEngine& io,
                                          Durability durability, nvme::DirectIo direct);
-  // The committed state, for export and verify. Needs no right to write; refuses begin_write,
+  // The committed state, for export. Needs no right to write; refuses begin_write,
   // finish_update and commit (InvalidArgument). Takes the lock shared: throws StorageError while a
   // run has the directory.
   static std::unique_ptr<SwapStore> open_read_only(const SwapPlace& place, nvme::IoEngine& io,
@@ -169,12 +169,6 @@ class SwapStore {
   // write does so for this store; with several ranks, all do it before any of them writes. Blocks.
   // Throws IoError.
   void sync_committed();
-
-  // Reads all committed bytes and compares checksums; blocks. A chunk whose bytes are gone (EIO,
-  // say) counts as damaged. Ranges are ordered by shard, then offset; empty: no damage. Throws
-  // IoError when a read fails for another reason, and OutOfMemory when `staging` has no room for
-  // one chunk. For a directory that nobody has open: verify_directory().
-  std::vector<DamagedRange> verify(MemoryPool& staging);
 
  private:
   class Impl;
