@@ -30,6 +30,7 @@ struct Rank {
     context = {device.get(),       &mover,     &worker, gather_communicator.get(),
                communicator.get(), DType::fp32};
     context.arrival_worker = &arrivals;
+    context.reduce_worker = &reductions;
   }
   std::unique_ptr<ShardedUnit> unit(const UnitLayout& layout,
                                     offload::Tier tier = offload::Tier::host) {
@@ -47,6 +48,7 @@ struct Rank {
   offload::Mover mover;
   Worker worker{"gather"};
   Worker arrivals{"arrive"};
+  Worker reductions{"reduce"};
   UnitContext context;
 };
 

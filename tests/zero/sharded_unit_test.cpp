@@ -286,12 +286,14 @@ TEST(ShardedUnit, AGatherIsBegunBeforeTheOneBeforeItEnds) {
   EXPECT_EQ(second->weight_state(), WeightState::sharded);
 }
 
-TEST(ShardedUnit, OfSeveralRanksNeedsAnArrivalWorker) {
+TEST(ShardedUnit, OfSeveralRanksNeedsItsWorkers) {
   const UnitLayout layout = layout_of("u", 1000, 2);
-  Rank rank(make_single_rank(), std::make_unique<HeldCalls>());
-  rank.context.arrival_worker = nullptr;
-  EXPECT_THAT(message_of<InvalidArgument>([&] { rank.unit(layout); }),
-              HasSubstr("unit u: gathers of several ranks need an arrival worker"));
+  for (Worker* UnitContext::*worker : {&UnitContext::arrival_worker, &UnitContext::reduce_worker}) {
+    Rank rank(make_single_rank(), std::make_unique<HeldCalls>());
+    rank.context.*worker = nullptr;
+    EXPECT_THAT(message_of<InvalidArgument>([&] { rank.unit(layout); }),
+                HasSubstr("unit u: several ranks need an arrival and a reduce worker"));
+  }
 }
 
 TEST(ShardedUnit, DividesTheGradientsOfAllPartsOnce) {
@@ -348,8 +350,6 @@ TEST(ShardedUnit, AReduceWorkerSumsChecksAndStoresWithoutTheCaller) {
   constexpr int kRanks = 2;
   const UnitLayout layout = layout_of("u", 10000, kRanks);
   on_ranks(kRanks, [&](Rank& rank, int r) {
-    Worker reducer("reduce");
-    rank.context.reduce_worker = &reducer;
     const auto unit = rank.unit(layout);
     set_zero(rank, unit->begin_accumulate());
     for (float& value : floats(rank, unit->gradients())) value += static_cast<float>(r + 1);

@@ -65,8 +65,9 @@ ShardedUnit::ShardedUnit(const UnitLayout& layout, const UnitContext& context,
   }
   check_home(weights_home_, context_.dtype);
   if (gradients_home_.size_bytes() > 0) check_home(gradients_home_, gradient_dtype());
-  SLUICE_CHECK(context.arrival_worker != nullptr || context.gather_communicator->world_size() == 1,
-               "unit " + layout.name + ": gathers of several ranks need an arrival worker");
+  SLUICE_CHECK(context.gather_communicator->world_size() == 1 ||
+                   (context.arrival_worker != nullptr && context.reduce_worker != nullptr),
+               "unit " + layout.name + ": several ranks need an arrival and a reduce worker");
 }
 
 void ShardedUnit::check_home(const offload::TieredBytes& home, DType dtype) const {
@@ -331,10 +332,8 @@ void ShardedUnit::lend_gradients_home(offload::TieredBytes home) {
 
 void ShardedUnit::begin_reduce_home(Reduced reduced) {
   check_home(gradients_home_, gradient_dtype());
-  const bool several_ranks = context_.communicator->world_size() > 1;
   const offload::DeviceSpan full = gradients();
-  if (!several_ranks || context_.reduce_worker == nullptr) {
-    if (several_ranks) reduce_scatter(full, context_.device->mark_compute());
+  if (context_.communicator->world_size() == 1) {
     if (reduced) reduced(gradient_shard());
     if (accumulated_) reduce_ = context_.mover->begin_store(gradient_shard(), gradients_home_);
     transition(GradientState::accumulating, GradientState::reducing);

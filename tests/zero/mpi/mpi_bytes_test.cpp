@@ -54,6 +54,7 @@ class WireBytes : public testing::Test {
                MpiWorld::ranks().compute.get(),
                DType::bf16};
     context.arrival_worker = &arrivals;
+    context.reduce_worker = &reducer;
     for (int i = 0; i < 3; ++i) {
       UnitLayout layout;
       layout.name = "h." + std::to_string(i);
@@ -115,6 +116,7 @@ class WireBytes : public testing::Test {
   offload::Mover mover{*device, nullptr, nullptr, {}};
   Worker worker{"gather"};
   Worker arrivals{"arrive"};
+  Worker reducer{"reduce"};
   UnitContext context;
   std::vector<UnitLayout> layouts;
   std::vector<std::unique_ptr<ShardedUnit>> units;

@@ -79,9 +79,9 @@ struct UnitContext {
   std::optional<DType> gradient_dtype = {};  // type of gradients; empty: as the weights
   TraceRow gathers{};            // one entry per gather, from when the weights are current
   offload::StallMeter stalls{};  // measures the waits of the computing thread
-  // Runs the reductions of several ranks, in order. Null: the computing thread runs them.
-  Worker* reduce_worker = nullptr;
-  TraceRow reductions{};  // one entry per reduction, without its way home
+  // Runs the reductions of several ranks, in order.
+  Worker* reduce_worker = nullptr;  // null: one rank
+  TraceRow reductions{};            // one entry per reduction, without its way home
   // Waits for the gathers of several ranks, in order, while the gather worker begins the next ones.
   Worker* arrival_worker = nullptr;  // null: one rank
   // Other than plain only on a device whose memory the host can address.
@@ -103,10 +103,10 @@ enum class WeightsHome {
 class ShardedUnit {
  public:
   // The layout and the context outlive the unit. Throws InvalidArgument for a home that is too
-  // small, and for several ranks without an arrival worker. `weights_home` and `gradients_home`
-  // hold this rank's shard of the layout, in the context's data types. With WeightsHome::whole,
-  // `weights_home` is device memory for the whole layout. If `gradients_home` is empty,
-  // lend_gradients_home() gives one later.
+  // small, and for several ranks without an arrival worker and a reduce worker. `weights_home` and
+  // `gradients_home` hold this rank's shard of the layout, in the context's data types. With
+  // WeightsHome::whole, `weights_home` is device memory for the whole layout. If `gradients_home`
+  // is empty, lend_gradients_home() gives one later.
   ShardedUnit(const UnitLayout& layout, const UnitContext& context,
               offload::TieredBytes weights_home, offload::TieredBytes gradients_home,
               WeightsHome kept = WeightsHome::shard);
@@ -163,9 +163,9 @@ class ShardedUnit {
   // Gives this step's gradients a home to wait in, for a unit without one. Legal: accumulating.
   void lend_gradients_home(offload::TieredBytes home);
   // Sums the gradients over ranks, calls `reduced` (unless it is empty) with this rank's shard of
-  // the sum, and moves the shard home. Several ranks with a reduce worker do all of it on the
-  // worker's thread: the call does not block, and finish_reduce() throws the first error. Otherwise
-  // only the move goes on after the call.
+  // the sum, and moves the shard home. Several ranks do all of it on the reduce worker's thread:
+  // the call does not block, and finish_reduce() throws the first error. With one rank only the
+  // move goes on after the call.
   using Reduced = std::function<void(offload::DeviceSpan shard)>;
   void begin_reduce_home(Reduced reduced = {});
   // Blocks until the shard is at home, and frees the device buffer. Adds the wait to
