@@ -71,6 +71,9 @@ class VirtualGpu {
     made.device = device_;
     made.allocator = std::make_unique<train::DeviceAllocatorScope>(
         std::shared_ptr<offload::MemoryPool>(device_, &device_->memory()));
+    made.issue_step = [](const cpu_adam::StepArguments& step, std::uint32_t* non_finite, void*) {
+      if (!cpu_adam::run_step(step)) *non_finite = 1;
+    };
     return made;
   }
 

@@ -17,6 +17,7 @@
 
 #include "device/run_device.hpp"
 #include "offload/device/late_device.hpp"
+#include "stand_in_gpu.hpp"
 
 namespace sluice::train::test {
 
@@ -39,13 +40,7 @@ class LateGpu {
   LateGpu(const LateGpu&) = delete;
   LateGpu& operator=(const LateGpu&) = delete;
 
-  RunDevice run_device() const {
-    RunDevice made;
-    made.device = device_;
-    made.allocator = std::make_unique<DeviceAllocatorScope>(
-        std::shared_ptr<offload::MemoryPool>(device_, &device_->memory()));
-    return made;
-  }
+  RunDevice run_device() const { return make_stand_in_gpu(device_); }
   std::vector<std::string> violations() const { return device_->violations(); }
 
  private:

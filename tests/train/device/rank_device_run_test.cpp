@@ -31,14 +31,6 @@ struct Result {
   double evaluation = 0;
 };
 
-// Tensors are in memory of LibTorch's own: one budget in a process has them, and these are two
-// ranks.
-RunDevice without_allocator(std::shared_ptr<offload::Device> device) {
-  RunDevice made;
-  made.device = std::move(device);
-  return made;
-}
-
 class RankDeviceRun : public test::DeviceRun {
  protected:
   static constexpr int kRanks = 2;
@@ -73,8 +65,9 @@ class RankDeviceRun : public test::DeviceRun {
   }
 
   Result run_rank(const plan::Plan& plan, RankLinks links, bool on_gpu) const {
-    RunResources resources(plan, SwapMode::create, nullptr, without_allocator(make_device(on_gpu)),
-                           std::move(links));
+    // One budget in a process has the tensors, and these are two ranks.
+    RunResources resources(plan, SwapMode::create, nullptr,
+                           test::without_allocator(make_device(on_gpu)), std::move(links));
     EXPECT_EQ(resources.communicator->on_device(), on_gpu);
     initialise_states(resources, kSeed, std::nullopt);
     StepRunner runner(resources, kSeed);

@@ -63,9 +63,17 @@ class StandInGpu : public offload::Device {
   const std::unique_ptr<offload::MemoryPool> pool_;
 };
 
-inline RunDevice make_stand_in_gpu(std::shared_ptr<offload::Device> device) {
+// A device whose memory is the host's. LibTorch's tensors are in LibTorch's memory.
+inline RunDevice without_allocator(std::shared_ptr<offload::Device> device) {
   RunDevice made;
   made.device = std::move(device);
+  made.issue_step = [](const cpu_adam::StepArguments& step, std::uint32_t* non_finite, void*) {
+    if (!cpu_adam::run_step(step)) *non_finite = 1;
+  };
+  return made;
+}
+inline RunDevice make_stand_in_gpu(std::shared_ptr<offload::Device> device) {
+  RunDevice made = without_allocator(std::move(device));
   made.allocator = std::make_unique<DeviceAllocatorScope>(
       std::shared_ptr<offload::MemoryPool>(made.device, &made.device->memory()));
   return made;

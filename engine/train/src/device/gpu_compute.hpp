@@ -57,6 +57,10 @@ class GpuCompute {
                           void* step_stream) = 0;
 };
 
+// GpuCompute::issue_step of a run's device, whatever it is.
+using IssueStep = std::function<void(const cpu_adam::StepArguments& step, std::uint32_t* non_finite,
+                                     void* step_stream)>;
+
 // The library's one function: makes the GPU `index` the calling thread's. Throws LibTorch's errors.
 // TensorMemory::budget: the stream is the default one; called once in a process, before LibTorch
 // makes a tensor on a GPU. TensorMemory::libtorch: the stream is the thread's current one.

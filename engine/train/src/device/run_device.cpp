@@ -48,6 +48,10 @@ RunDevice make_gpu(const plan::GpuFacts& gpu, std::uint64_t memory_bytes, Tensor
                                            .host_memory = host_memory,
                                            .trace = trace});
   made.where = torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(gpu.index));
+  made.issue_step = [gpu = made.gpu.get()](const cpu_adam::StepArguments& step,
+                                           std::uint32_t* non_finite, void* stream) {
+    gpu->issue_step(step, non_finite, stream);
+  };
   if (tensors == TensorMemory::libtorch) return made;
   made.gpu->use_memory(std::make_shared<const GpuMemory>(
       GpuMemory{[device = made.device](std::size_t size_bytes) {

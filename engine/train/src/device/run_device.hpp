@@ -22,6 +22,7 @@ struct RunDevice {
   std::shared_ptr<offload::Device> device;          // shared with the tensors in its memory
   std::unique_ptr<DeviceAllocatorScope> allocator;  // null: tensors have other memory
   torch::Device where = torch::kCPU;                // LibTorch's name of it
+  IssueStep issue_step;                             // empty: the device computes no updates
 };
 
 // The device of `gpu` with `memory_bytes` of its memory; without `gpu`, the host device. LibTorch's

@@ -90,15 +90,16 @@ RunResources::RunResources(const plan::Plan& the_plan, const SwapStart& start, T
   executor = make_executor(plan.schedule.threads.optimizer, ExecutorKind::automatic,
                            priority_of_updates(plan));
   make_units();
-  UpdaterResources updater_resources{.plan = &plan,
-                                     .units = {},
-                                     .device = device.get(),
-                                     .host_pool = &staging(),
-                                     .io = files.io.get(),
-                                     .store = files.store.get(),
-                                     .executor = executor.get(),
-                                     .trace = trace,
-                                     .issue_step = step_of_device()};
+  UpdaterResources updater_resources{
+      .plan = &plan,
+      .units = {},
+      .device = device.get(),
+      .host_pool = &staging(),
+      .io = files.io.get(),
+      .store = files.store.get(),
+      .executor = executor.get(),
+      .trace = trace,
+      .issue_step = plan.device_updates() ? compute.issue_step : IssueStep()};
   std::vector<bool> stays_gathered;
   for (std::size_t u = 0; u < units.size(); ++u) {
     updater_resources.units.push_back(units[u].get());
@@ -123,20 +124,6 @@ std::unique_ptr<zero::Communicator> RunResources::for_device(
   if (ranks->world_size() == 1 || ranks->on_device() || device->host_addressable()) return ranks;
   return zero::make_staged_communicator(std::move(ranks),
                                         {.device = device.get(), .memory = &staging()});
-}
-
-// The optimizer's step on the device, if the device updates some unit.
-IssueStep RunResources::step_of_device() {
-  if (!plan.device_updates()) return {};
-  GpuCompute* const gpu = compute.gpu.get();
-  if (gpu == nullptr) {  // a stand-in, whose memory is the host's
-    return [](const cpu_adam::StepArguments& step, std::uint32_t* non_finite, void*) {
-      if (!cpu_adam::run_step(step)) *non_finite = 1;
-    };
-  }
-  return [gpu](const cpu_adam::StepArguments& step, std::uint32_t* non_finite, void* stream) {
-    gpu->issue_step(step, non_finite, stream);
-  };
 }
 
 // Only io_uring registers memory; the other backends have nothing to register.

@@ -80,7 +80,6 @@ struct RunResources {
  private:
   std::unique_ptr<zero::Communicator> for_device(std::unique_ptr<zero::Communicator> ranks);
   void note_registration();
-  IssueStep step_of_device();
   void probe_direct_storage();
   offload::TieredBytes make_home(offload::Tier tier, std::uint64_t size_bytes,
                                  const std::string& what_for);

@@ -3,12 +3,11 @@
 // plain values.
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
+#include "device/gpu_compute.hpp"
 #include "sluice/base/executor.hpp"
 #include "sluice/base/trace.hpp"
-#include "sluice/cpu_adam/step_arguments.hpp"
 #include "sluice/nvme/io_engine.hpp"
 #include "sluice/offload/device.hpp"
 #include "sluice/offload/memory_pool.hpp"
@@ -17,11 +16,6 @@
 #include "sluice/zero/sharded_unit.hpp"
 
 namespace sluice::train {
-
-// Issues a step of the optimizer to a stream of the device (DeviceWork::issue). All addresses are
-// in its memory. *non_finite becomes 1 if the step gives a non-finite value.
-using IssueStep = std::function<void(const cpu_adam::StepArguments& step, std::uint32_t* non_finite,
-                                     void* stream)>;
 
 // Everything named here outlives the updater.
 struct UpdaterResources {
