@@ -234,8 +234,7 @@ void bind_step_result(py::module_& module) {
       .def_readonly("loss", &StepResult::loss)
       .def_readonly("gradient_norm", &StepResult::gradient_norm)
       .def_readonly("learning_rate", &StepResult::learning_rate)
-      .def_readonly("loss_scale", &StepResult::loss_scale)
-      .def_readonly("not_finite", &StepResult::not_finite);
+      .def_readonly("loss_scale", &StepResult::loss_scale);
 }
 
 }  // namespace

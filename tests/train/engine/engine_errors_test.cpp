@@ -226,7 +226,7 @@ TEST_F(OwnLoopErrors, ALossThatIsNotFiniteSkipsTheStep) {
   engine().backward(loss() * std::numeric_limits<double>::quiet_NaN());
   const StepResult result = engine().step();
   EXPECT_FALSE(result.updated);
-  EXPECT_EQ(result.not_finite, "the loss");
+  EXPECT_EQ(result.non_finite, "the loss");
   EXPECT_EQ(result.step, 1);
   EXPECT_TRUE(log.contains("step 1: the loss is not finite; no update"));
   EXPECT_TRUE(bytes_of(engine().parameter("h.1.down.bias")) == before);
@@ -250,7 +250,7 @@ TEST_P(NotFinite, AGradientThatIsNotFiniteSkipsTheStepAndNamesTheParameter) {
   engine().backward(loss(1));
   const StepResult result = engine().step();
   EXPECT_FALSE(result.updated);
-  EXPECT_THAT(result.not_finite, HasSubstr("the gradient of h.1."));
+  EXPECT_THAT(result.non_finite, HasSubstr("the gradient of h.1."));
   for (std::size_t i = 0; i < before.size(); ++i)
     EXPECT_TRUE(bytes_of(engine().parameter(parameter_names()[i])) == before[i]);
   trained_->train(3);

@@ -112,9 +112,9 @@ std::string loss_chart(const RunSteps& steps) {
     out += paragraph("Skipped because of a non-finite loss or gradient (triangles): steps " +
                      listed(steps.first_skipped, steps.skipped) + "; " +
                      std::to_string(steps.skipped) + " in all.");
-  if (steps.not_finite > 0)
+  if (steps.non_finite > 0)
     out += paragraph("Steps with a non-finite loss, gaps in the line: " +
-                     std::to_string(steps.not_finite) + ".");
+                     std::to_string(steps.non_finite) + ".");
   return out;
 }
 

@@ -84,7 +84,7 @@ std::string add_line(RunSteps& steps, std::int64_t first_of_run, const Json::Val
   if (std::isfinite(values[StepValue::loss])) {
     steps.last_loss = values[StepValue::loss];
   } else {
-    ++steps.not_finite;
+    ++steps.non_finite;
   }
   if (std::isfinite(values[StepValue::eval_loss])) {
     steps.last_eval_loss = values[StepValue::eval_loss];

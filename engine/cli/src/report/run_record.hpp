@@ -25,7 +25,7 @@ struct RunSteps {
   std::uint64_t missing = 0;        // steps between the first and the last that have no line
   std::optional<double> last_loss;  // of the last step with a finite loss
   std::optional<double> last_eval_loss;
-  std::uint64_t not_finite = 0;  // steps without a finite loss
+  std::uint64_t non_finite = 0;  // steps without a finite loss
   std::uint64_t skipped = 0;
   std::vector<std::int64_t> first_skipped;  // kListed at most
   double tokens = 0;

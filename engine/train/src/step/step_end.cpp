@@ -7,10 +7,6 @@
 
 namespace sluice::train {
 
-double divisor_of_sums(const config::TrainConfig& config) {
-  return config.zero.reduction.divisor_of_sum(config.world_size);
-}
-
 BackwardResult result_of_backward(const RunResources& resources, const GradientFlow& gradients,
                                   double loss_sum, double loss_scale, const std::string& of) {
   BackwardResult result;
@@ -20,7 +16,7 @@ BackwardResult result_of_backward(const RunResources& resources, const GradientF
                      loss_sum * share};
   resources.communicator->all_reduce(totals, "norm and loss" + of);
   result.gradient_norm =
-      std::sqrt(totals[0]) / (loss_scale * divisor_of_sums(resources.plan.config));
+      std::sqrt(totals[0]) / (loss_scale * resources.plan.config.divisor_of_sum());
   result.loss = totals[2] / ranks;
   if (!std::isfinite(result.loss)) {
     result.non_finite = "the loss";
@@ -43,7 +39,7 @@ UpdateSettings next_update(const RunResources& resources, const Progress& progre
   const std::int64_t update = progress.updates + 1;
   UpdateSettings settings = settings_of_update(resources.plan, update, resources.rates->at(update));
   // Factor of an update that begins during backward.
-  settings.step.gradient_factor = 1.0F / static_cast<float>(divisor_of_sums(resources.plan.config));
+  settings.step.gradient_factor = 1.0F / static_cast<float>(resources.plan.config.divisor_of_sum());
   settings.training_step = progress.step + 1;
   settings.commits = resources.commits(progress.step + 1, ending);
   return settings;
@@ -70,7 +66,7 @@ StepEnd end_step(const config::TrainConfig& config, const BackwardResult& backwa
   }
   UpdateSettings clipped = update;
   clipped.step.gradient_factor = gradient_factor(config.gradient_clipping, backward.gradient_norm,
-                                                 scaler.scale() * divisor_of_sums(config));
+                                                 scaler.scale() * config.divisor_of_sum());
   clipped.gradient_norm = backward.gradient_norm;
   if (!backward.updates_begun) gradients.begin_updates(clipped);
   scaler.updated();

@@ -13,13 +13,11 @@
 
 namespace sluice::train {
 
-// The sum of gradients over the ranks, as units have it, is divided by this.
-double divisor_of_sums(const config::TrainConfig& config);
-
 struct BackwardResult {
-  double loss = 0;             // mean over the micro-batches of the step, and over the ranks
-  double gradient_norm = 0;    // global, over ranks; unclipped, without the loss scale
-  std::string non_finite;      // empty, "the loss", or "the gradient of NAME" (the first found)
+  double loss = 0;           // mean over the micro-batches of the step, and over the ranks
+  double gradient_norm = 0;  // global, over ranks; unclipped, without the loss scale
+  // Empty, "the loss", "the gradient of NAME" (the first found), or "a gradient of another rank".
+  std::string non_finite;
   double forward_seconds = 0;  // see StepParts
   double backward_seconds = 0;
   bool updates_begun = false;  // each unit's update began when its gradient arrived

@@ -188,7 +188,7 @@ void StepRunner::last_unit(Step& step) {
 // Decides when the updates of this step begin.
 void StepRunner::choose_updates(const Step& step) {
   if (plan_.config.updates_need_all_gradients()) {
-    gradients_.speculate(step.update, step.loss_scale * divisor_of_sums(plan_.config));
+    gradients_.speculate(step.update, step.loss_scale * plan_.config.divisor_of_sum());
   } else if (is_finite_on_all_ranks(resources_, step.loss_sum.item<double>())) {
     // Reading the loss waits for all issued work, so it is read here only if updates depend on it.
     gradients_.update_immediately(step.update);

@@ -38,8 +38,9 @@ cpu_adam::OptimizerConfig kernel_config(const config::OptimizerConfig& optimizer
 // times its rate over that of the configuration.
 UpdateSettings settings_of_update(const plan::Plan& plan, std::int64_t update, double rate);
 
-// Factor for each gradient element: divides by `divisor`, the loss scale times the number of ranks,
-// and clips. `norm`: global norm of the gradients divided so. `max_norm` 0: no clipping.
+// Factor for each gradient element: divides by `divisor`, the loss scale times the divisor of sums
+// over ranks (TrainConfig::divisor_of_sum), and clips. `norm`: global norm of the gradients divided
+// so. `max_norm` 0: no clipping.
 float gradient_factor(double max_norm, double norm, double divisor);
 
 }  // namespace sluice::train

@@ -303,7 +303,7 @@ StepResult Loop::step() {
     StepResult result = core_.last_step();
     result.step = core_.progress().step;
     result.updated = false;
-    result.not_finite.clear();
+    result.non_finite.clear();
     return result;
   }
   try {

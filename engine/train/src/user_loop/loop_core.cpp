@@ -131,7 +131,7 @@ bool LoopCore::speculates() const {
 
 void LoopCore::speculate(const UpdateSettings& update) {
   if (!speculates()) return;
-  gradients_->speculate(update, progress_.loss_scaler.scale() * divisor_of_sums(config_));
+  gradients_->speculate(update, progress_.loss_scaler.scale() * config_.divisor_of_sum());
 }
 
 // Layouts that another unit accumulates into at this moment have their buffer already.
@@ -291,7 +291,7 @@ StepResult LoopCore::end_step(const std::vector<GroupValues>& groups) {
       groups.empty()
           ? update.learning_rate
           : std::visit([](const auto& of) { return of.learning_rate; }, update.groups.front());
-  result.not_finite = backward.non_finite;
+  result.non_finite = backward.non_finite;
   const StepEnd end = train::end_step(config_, backward, update, *gradients_, progress_);
   if (!end.why_stop.empty()) {
     forget_gradients();

@@ -316,6 +316,8 @@ struct TrainConfig {
   DType gradient_dtype() const { return fp32_gradient_sums ? DType::fp32 : compute_dtype(); }
   // The type of gradients between ranks.
   DType wire_dtype() const { return zero.reduction.wire_dtype.value_or(gradient_dtype()); }
+  // The sum of gradients over the ranks, as units have it, is divided by this.
+  double divisor_of_sum() const { return zero.reduction.divisor_of_sum(world_size); }
   // Whether updates wait for all gradients of the step: clipping needs the norm, and an overflow in
   // fp16 skips the step. A unit with second states does not wait. False: each update begins when
   // its gradient arrives; in a loop of the user's own, every update waits for step().

@@ -82,7 +82,8 @@ struct StepResult {
   double gradient_norm = 0;  // global, before clipping, without the loss scale
   double learning_rate = 0;  // the last whole step's
   double loss_scale = 1;     // the last whole step's; 1 without fp16
-  std::string not_finite;    // reason of a skip: the loss, or a parameter's gradient; else empty
+  // Reason of a skip: the loss, a parameter's gradient, or a gradient of another rank. Else empty.
+  std::string non_finite;
 };
 
 // Totals since initialize().
