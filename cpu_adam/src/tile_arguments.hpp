@@ -58,8 +58,8 @@ class PartOfVector {
       copy_.low = static_cast<std::uint16_t*>(take(1, tile.low, sizeof(std::uint16_t)));
     for (std::size_t k = 0; k < layout.moments; ++k)
       copy_.moments[k] = take(2 + k, tile.moments[k], layout.moment_bytes);
-    copy_.gradient = take(5, tile.gradient, size_of(tile.gradient_type));
-    copy_.weight = memory_[6].bytes;
+    copy_.gradient = take(2 + kMostMoments, tile.gradient, size_of(tile.gradient_type));
+    copy_.weight = memory_[3 + kMostMoments].bytes;
     copy_.store = WeightStore::cached;
   }
 
@@ -88,7 +88,7 @@ class PartOfVector {
   const TileArguments& tile_;
   TileArguments copy_;
   const StateLayout layout_;
-  std::array<Line, 7> memory_;
+  std::array<Line, 4 + kMostMoments> memory_;  // master, low, moments, gradient, weight
 };
 
 }  // namespace sluice::cpu_adam

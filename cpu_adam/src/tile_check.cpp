@@ -81,7 +81,7 @@ class Streams {
                   static_cast<const void*>(of.begin));
     return text;
   }
-  std::array<Stream, 7> streams_;
+  std::array<Stream, 4 + kMostMoments> streams_;
   std::size_t count_ = 0;
 };
 

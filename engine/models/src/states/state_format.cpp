@@ -12,7 +12,7 @@ using cpu_adam::Rule;
 
 namespace {
 
-constexpr std::string_view kMoments[] = {"moment1", "moment2", "moment3"};
+constexpr std::string_view kMoments[cpu_adam::kMostMoments] = {"moment1", "moment2", "moment3"};
 
 }  // namespace
 

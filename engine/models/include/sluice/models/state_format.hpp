@@ -20,7 +20,7 @@ struct StatePart {
   std::string_view name;  // the last part of its shards' names
   std::size_t element_bytes = 0;
 };
-inline constexpr std::size_t kMostStateParts = 5;
+inline constexpr std::size_t kMostStateParts = 2 + cpu_adam::kMostMoments;  // with a split master
 
 // "Adam", "Adam with amsgrad", "Adagrad", "Lion", "SGD with momentum", "SGD": for people, and in
 // saved files.
