@@ -3,6 +3,8 @@
 // A checkpoint is a folder below checkpoint_dir in the format of a swap directory. It is written
 // under a draft name and renamed when it is whole. All ranks call these functions together; a
 // checkpoint of several ranks has a folder for each, and rank 0 names and removes checkpoints.
+//
+// checkpoint.cpp has the commits and checkpoints, restore.cpp how states come back.
 
 #include <cstdint>
 #include <string>
