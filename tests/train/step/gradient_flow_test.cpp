@@ -11,7 +11,6 @@
 #include <memory>
 #include <vector>
 
-#include "message_of.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/mutex.hpp"
 #include "sluice/plan/make_plan.hpp"
@@ -94,13 +93,7 @@ TEST_F(GradientFlowTest, SlotsOfGradientsComeBack) {
 }
 
 TEST_F(GradientFlowTest, ALaterOneStopsTheRunAndNamesTheParameter) {
-  flow_.begin_step();
-  flow_.update_immediately(kUpdate);
-  send(last());
-  const std::string said = sluice::test::message_of<Error>([&] {
-    send(2, "transformer.h.1.ln_2.weight");
-    flow_.finish_moves();
-  });
+  const std::string said = error_of_a_later_gradient();
   EXPECT_THAT(said, HasSubstr("transformer.h.1.ln_2.weight is not finite"));
   EXPECT_THAT(said, HasSubstr("set gradient_clipping"));
 }

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "device/tensor_bytes.hpp"
+#include "message_of.hpp"
+#include "sluice/base/error.hpp"
 #include "sluice/config/model_config.hpp"
 #include "sluice/config/train_config.hpp"
 #include "step/gradient_flow.hpp"
@@ -106,6 +108,18 @@ class FlowRun {
       if (param.name == bad) flat[first + 7] = std::numeric_limits<float>::quiet_NaN();
     }
     flow_.send_unit(unit);
+  }
+
+  // The error of a step whose updates begin as gradients arrive, with a gradient of
+  // transformer.h.1.ln_2.weight that is non-finite, after a finite one of another unit.
+  std::string error_of_a_later_gradient() {
+    flow_.begin_step();
+    flow_.update_immediately(kUpdate);
+    send(last());
+    return sluice::test::message_of<Error>([&] {
+      send(2, "transformer.h.1.ln_2.weight");
+      flow_.finish_moves();
+    });
   }
 
   // The first weight of a unit.
