@@ -233,6 +233,9 @@ void SwapFile::use_direct_io(OpenMode mode) {
   const DirectAlignment alignment = direct_alignment(fd_.get());
   if (alignment.offset_bytes == 0) {
     why_buffered_ = "the file system does no direct I/O on this file (statx)";
+  } else if (alignment.offset_bytes > kPageBytes) {
+    why_buffered_ = "direct I/O there moves blocks of " + format_bytes(alignment.offset_bytes) +
+                    ", and files are laid out in blocks of " + format_bytes(kPageBytes);
   } else if (!alignment.told) {
     const std::string call = refused_direct_call(fd_.get(), path_, mode);
     if (!call.empty()) why_buffered_ = "the file system refuses O_DIRECT (" + call + ": EINVAL)";

@@ -16,16 +16,6 @@
 namespace sluice::offload {
 namespace {
 
-// Writes that share a block must not be in flight together, and shards start at kShardAlignment.
-void check_alignment(const nvme::StripedFile& file) {
-  if (file.offset_alignment() <= kShardAlignment) return;
-  throw StorageError(file.path(), "direct I/O needs offsets at multiples of " +
-                                      std::to_string(file.offset_alignment()) +
-                                      " bytes here, shards start at multiples of " +
-                                      std::to_string(kShardAlignment) +
-                                      ": switch direct I/O off, or choose another directory");
-}
-
 bool is_file(const std::string& path) {  // or a link to one
   std::error_code unknown;
   return std::filesystem::is_regular_file(path, unknown);
@@ -123,10 +113,7 @@ SlotFiles open_slot_files(const Stripe& stripe, SlotSet wanted, std::uint64_t fi
     return file;
   };
   try {
-    SlotFiles files = open_slots(stripe, wanted, open_part);
-    for (const std::optional<nvme::StripedFile>& file : files)
-      if (file) check_alignment(*file);
-    return files;
+    return open_slots(stripe, wanted, open_part);
   } catch (...) {
     for (const std::string& path : created) remove_file_quietly(path);
     throw;

@@ -15,9 +15,11 @@
 namespace sluice::nvme {
 
 // Use of O_DIRECT, which bypasses the page cache. `automatic`: O_DIRECT where the file system takes
-// it, else buffered; why_buffered() then gives the reason in one line. Where the kernel does not
-// say whether direct I/O works, opening finds out with one block, in a file without a name beside
-// `path`; in read_only mode by reading the first block.
+// it in blocks of at most kPageBytes, else buffered; why_buffered() then gives the reason in one
+// line. Files are laid out in such blocks: in a larger one, the writes of two neighbours would
+// overwrite each other with old bytes. Where the kernel does not say whether direct I/O works,
+// opening finds out with one block, in a file without a name beside `path`; in read_only mode by
+// reading the first block.
 enum class DirectIo { automatic, on, off };
 enum class OpenMode { read_only, read_write, create };
 
@@ -44,7 +46,7 @@ class SwapFile {
   const std::string& why_buffered() const { return why_buffered_; }
   // A transfer needs no bounce buffer when its offset and size are multiples of offset_alignment()
   // and its address is a multiple of memory_alignment(). From statx DIOALIGN; 4096 where the kernel
-  // does not tell; 1 when buffered.
+  // does not tell; 1 when buffered. For offsets at most kPageBytes.
   std::uint32_t offset_alignment() const { return offset_alignment_; }
   std::uint32_t memory_alignment() const { return memory_alignment_; }
 
