@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #if SLUICE_HAVE_AIO
 #include <libaio.h>
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <ctime>
 #include <thread>
 #include <vector>
@@ -37,6 +39,9 @@ extern "C" int io_getevents(io_context_t context, long least, long most, io_even
 
 namespace sluice::nvme {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 class IoBackendConformance : public ::testing::TestWithParam<BackendKind> {
  protected:
@@ -294,6 +299,38 @@ TEST(LibaioBackend, SignalsCostNoCompletion) {
   ::alarm(0);
   EXPECT_EQ(done.result, 64);
   EXPECT_EQ(interrupted_calls, 0);
+}
+#endif
+
+#if SLUICE_HAVE_URING
+TEST(UringBackend, GivesUpAKernelThatTakesNothing) {
+  SLUICE_SKIP_WITHOUT(BackendKind::io_uring);
+  for (const int error_number : {EAGAIN, EINTR}) {
+    SCOPED_TRACE(error_number);
+    const std::string said = run_in_child([&] {
+      auto backend = make_backend(BackendKind::io_uring, 4, 1).backend;
+      std::byte byte{};
+      const IoRequest read{IoOp::read, 0, &byte, 1, 0, 1};
+      deny(__NR_io_uring_enter, error_number);
+      ::alarm(60);  // a wait for ever ends the child
+      return message_of<IoError>([&] {
+        backend->submit({&read, 1});
+        backend->wait();
+      });
+    });
+    EXPECT_THAT(said, AllOf(HasSubstr("io_uring_enter"), HasSubstr(std::strerror(error_number)),
+                            HasSubstr("times in a row")));
+  }
+}
+
+TEST(UringBackend, SaysWhoDeniesItInMidRun) {
+  SLUICE_SKIP_WITHOUT(BackendKind::io_uring);
+  EXPECT_THAT(run_in_child([] {
+                auto backend = make_backend(BackendKind::io_uring, 4, 1).backend;
+                deny(__NR_io_uring_enter, EPERM);
+                return message_of<IoError>([&] { backend->wait(); });
+              }),
+              AllOf(HasSubstr("seccomp"), HasSubstr("another backend")));
 }
 #endif
 

@@ -14,9 +14,11 @@
 #include <array>
 #include <cassert>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <string>
+#include <thread>
 
 #include "backend/backends.hpp"
 #include "backend/uring_tables.hpp"
@@ -35,6 +37,13 @@ constexpr std::uint64_t kWakeTag = ~std::uint64_t{0};
 // How long the kernel's polling thread polls after the last request.
 constexpr unsigned kPollIdleMilliseconds = 10;
 
+// The most calls in a row that fail only for now. With a pause after each, a kernel without memory
+// has some seconds. A signal ends a wait that is no failure, as of a profiler a thousand times a
+// second: these calls may be of a drive that needs many minutes.
+constexpr unsigned kMostRefusals = 2000;
+constexpr std::chrono::milliseconds kRefusalPause{1};
+constexpr unsigned kMostInterruptions = 1'000'000;
+
 std::string explain_denied() {
   int disabled = 0;
   std::ifstream("/proc/sys/kernel/io_uring_disabled") >> disabled;
@@ -43,7 +52,7 @@ std::string explain_denied() {
            "; set it to 0 to allow io_uring";
   }
   return "a seccomp filter denies it, as container runtimes do by default; run with a profile that "
-         "allows io_uring_setup, io_uring_enter and io_uring_register";
+         "allows io_uring_setup, io_uring_enter and io_uring_register, or choose another backend";
 }
 
 std::string explain_setup_error(int error_number) {
@@ -107,9 +116,12 @@ class Ring {
     if (enabled_) return;
     if ((flags_ & IORING_SETUP_R_DISABLED) != 0) {
       // By system call: the shared library of liburing 2.3 does not export io_uring_enable_rings.
-      SLUICE_SYSCALL(::syscall(__NR_io_uring_register, ring_.ring_fd, IORING_REGISTER_ENABLE_RINGS,
-                               nullptr, 0),
-                     "io_uring_register");
+      if (::syscall(__NR_io_uring_register, ring_.ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr,
+                    0) < 0) {
+        const int error_number = errno;
+        throw IoError(error_number, "io_uring_register", "io_uring", 0, 0,
+                      explain_setup_error(error_number));
+      }
     }
     enabled_ = true;
   }
@@ -189,10 +201,7 @@ class UringBackend final : public IoBackend {
         break;
       }
       arm_wake();
-      const int result = ::io_uring_submit_and_wait(ring_.get(), 1);
-      if (result < 0 && !try_again_later(result)) {
-        throw IoError(-result, "io_uring_enter", "io_uring");
-      }
+      note_result(::io_uring_submit_and_wait(ring_.get(), 1));
     }
     woken_ = false;
   }
@@ -246,11 +255,23 @@ class UringBackend final : public IoBackend {
     return count;
   }
 
-  void flush() {
-    const int result = ::io_uring_submit(ring_.get());
-    if (result < 0 && !try_again_later(result)) {
-      throw IoError(-result, "io_uring_enter", "io_uring");
+  void flush() { note_result(::io_uring_submit(ring_.get())); }
+
+  // Of a call that enters the kernel.
+  void note_result(int result) {
+    if (result >= 0) {
+      failures_ = 0;
+      return;
     }
+    if (!try_again_later(result))
+      throw IoError(-result, "io_uring_enter", "io_uring", 0, 0, explain_setup_error(-result));
+    const unsigned most = result == -EINTR ? kMostInterruptions : kMostRefusals;
+    if (++failures_ > most) {
+      throw IoError(-result, "io_uring_enter", "io_uring", 0, 0,
+                    "it failed " + std::to_string(most) +
+                        " times in a row; free memory of the system, or choose another backend");
+    }
+    if (result != -EINTR) std::this_thread::sleep_for(kRefusalPause);
   }
 
   // A poll instead of a read: destroying the ring while a poll is pending writes to no memory.
@@ -283,6 +304,7 @@ class UringBackend final : public IoBackend {
   RegisteredMemory memory_;
   RegisteredFiles files_;
   unsigned in_flight_ = 0;  // submitted, not yet reaped
+  unsigned failures_ = 0;   // calls in a row that failed only for now
   bool wake_armed_ = false;
   bool woken_ = false;
 };
