@@ -211,6 +211,17 @@ TEST(Checkpoints, OnlyThoseThatAreNewOrWereReplacedAreReadAgain) {
   EXPECT_EQ(known.size(), 4U) << "a damaged one is read each time";
 }
 
+TEST(Checkpoints, OneWhosePartOfARankWasDamagedIsReadAgain) {
+  TempDir dir;
+  const std::string folder = dir.file("step-00000001");
+  fs::create_directory(folder);
+  commit_steps(folder, 2, 1);
+  KnownCheckpoints known;
+  EXPECT_EQ(list_checkpoints(dir.path(), known).front().damage, "");
+  fs::remove(folder + "/rank0-of-2/manifest.json");
+  EXPECT_NE(list_checkpoints(dir.path(), known).front().damage, "");
+}
+
 TEST(Checkpoints, OneThatCannotBeOpenedIsDamaged) {
   TempDir dir;
   for (const int step : {2, 3}) {

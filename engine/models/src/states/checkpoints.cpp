@@ -12,6 +12,7 @@
 #include "sluice/models/saved_state.hpp"
 #include "sluice/offload/checkpoint_folder.hpp"
 #include "sluice/offload/swap_directory.hpp"
+#include "sluice/offload/swap_state.hpp"
 #include "sluice/offload/swap_store.hpp"
 
 namespace sluice::models {
@@ -50,20 +51,23 @@ Checkpoint read_checkpoint(const offload::CheckpointFolder& folder) {
   return found;
 }
 
-// Empty when there is no manifest that can be read.
+// Of the checkpoint and of the parts of its ranks. Empty when there is no manifest that can be
+// read.
 std::string manifests_of(const std::string& folder) {
+  std::vector<std::string> paths = {folder + "/manifest.json", folder + "/ranks.json"};
+  for (const offload::RankFolder& part : offload::list_rank_folders(folder))
+    paths.push_back(part.path + "/manifest.json");
   std::string text;
-  for (const char* const name : {"/manifest.json", "/ranks.json"}) {
+  for (const std::string& path : paths) {
     struct stat status {};
-    if (::stat((folder + name).c_str(), &status) != 0) continue;
+    if (::stat(path.c_str(), &status) != 0) continue;
+    // A change of the size or of the time of the last write changes st_ctim too.
     for (const std::int64_t number :
          {static_cast<std::int64_t>(status.st_dev), static_cast<std::int64_t>(status.st_ino),
-          std::int64_t{status.st_size}, std::int64_t{status.st_mtim.tv_sec},
-          std::int64_t{status.st_mtim.tv_nsec}, std::int64_t{status.st_ctim.tv_sec},
-          std::int64_t{status.st_ctim.tv_nsec}}) {
+          std::int64_t{status.st_ctim.tv_sec}, std::int64_t{status.st_ctim.tv_nsec}}) {
       text += std::to_string(number) + ' ';
     }
-    text += name;
+    text += path + '\n';
   }
   return text;
 }
@@ -138,7 +142,8 @@ std::vector<Checkpoint> list_checkpoints(const std::string& directory, KnownChec
     const bool unchanged = before != known.end() && before->second.manifests == manifests;
     if (!unchanged && !is_finished(folder)) continue;
     found.push_back(unchanged ? before->second.checkpoint : read_checkpoint(folder));
-    if (found.back().damage.empty()) now_known[folder.path] = {manifests, found.back()};
+    if (found.back().damage.empty() && !manifests.empty())
+      now_known[folder.path] = {manifests, found.back()};
   }
   known = std::move(now_known);
   std::stable_sort(found.begin(), found.end(), [](const Checkpoint& a, const Checkpoint& b) {

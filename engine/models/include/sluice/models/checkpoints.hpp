@@ -29,7 +29,7 @@ struct Checkpoint {
 std::vector<Checkpoint> list_checkpoints(const std::string& directory);
 
 // Whole checkpoints that list_checkpoints() has read, by path. `manifests` changes when a manifest
-// of the checkpoint is replaced or written to.
+// of the checkpoint, or of a rank's part of it, is removed, replaced or written to.
 struct KnownCheckpoint {
   std::string manifests;
   Checkpoint checkpoint;
