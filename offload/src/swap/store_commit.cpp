@@ -203,6 +203,7 @@ void SwapStore::Impl::check_committed_bytes() const {
   try {
     drives_.check_written();
   } catch (const IoError& error) {
+    if (is_without_descriptors(error)) throw;
     throw StorageError(directory_, "what was written last may be lost (" +
                                        std::string(error.what()) + "): sluice nvme verify " +
                                        run_of(directory_) + " tells whether step " +

@@ -37,6 +37,11 @@ Stripe new_stripe(const SwapPlace& place) {
   return stripe;
 }
 
+bool is_without_descriptors(const IoError& error) {
+  return error.code() == std::errc::too_many_files_open ||
+         error.code() == std::errc::too_many_files_open_in_system;
+}
+
 StoreDrives::StoreDrives(SwapPlace place, DirectoryLock::Mode mode, Durability durability)
     : place_(std::move(place)), mode_(mode), durability_(durability) {
   hold(first());
@@ -168,12 +173,17 @@ void StoreDrives::sync_data() {
         "drive lost: end this run and resume it; what was committed before is whole");
   }
   sync_failed_ = true;  // unless all of it succeeds
-  for (const std::optional<nvme::StripedFile>& file : files_) {
-    if (file) file->sync_data();
+  try {
+    for (const std::optional<nvme::StripedFile>& file : files_) {
+      if (file) file->sync_data();
+    }
+    check_written();
+    for (std::size_t part = 1; part < stripe_.directories.size(); ++part)
+      sync_path(stripe_.directories[part]);
+  } catch (const IoError& error) {
+    sync_failed_ = !is_without_descriptors(error);
+    throw;
   }
-  check_written();
-  for (std::size_t part = 1; part < stripe_.directories.size(); ++part)
-    sync_path(stripe_.directories[part]);
   sync_failed_ = false;
 }
 

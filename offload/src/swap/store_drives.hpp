@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "sluice/base/error.hpp"
 #include "sluice/nvme/io_engine.hpp"
 #include "sluice/offload/directory_lock.hpp"
 #include "sluice/offload/swap_place.hpp"
@@ -20,6 +21,9 @@ namespace sluice::offload {
 // The stripe of a new store, with a new store_id. Throws InvalidArgument when a directory is named
 // twice, or when the number of weights differs from that of directories.
 Stripe new_stripe(const SwapPlace& place);
+
+// Whether this process lacked a file descriptor: no drive was asked, and nothing is lost.
+bool is_without_descriptors(const IoError& error);
 
 class StoreDrives {
  public:
@@ -55,8 +59,8 @@ class StoreDrives {
   // check_written() of base, for all files. Throws IoError.
   void check_written() const;
   // fdatasync and check_written() of the files, and fsync of the directories but the first. Throws
-  // IoError. Once it has failed it throws StorageError: the kernel tells a lost write once, so that
-  // a second sync could succeed without the bytes.
+  // IoError. Once a drive has failed it throws StorageError: the kernel tells a lost write once, so
+  // that a second sync could succeed without the bytes.
   void sync_data();
 
  private:

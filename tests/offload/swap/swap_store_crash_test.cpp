@@ -272,6 +272,21 @@ TEST(SwapStoreFaults, NothingIsCommittedAfterASyncThatFailed) {
   EXPECT_EQ(check_resumable(dir.path(), 1), 1);
 }
 
+// No drive was asked, so nothing is lost.
+TEST_F(SwapStoreTest, ACommitThatLackedADescriptorIsMadeUpFor) {
+  const auto store = create(Durability::power);
+  const auto said_without = [](const auto& body) {
+    const sluice::test::SoftLimit no_further_file(RLIMIT_NOFILE, 1);
+    return message_of<IoError>(body);
+  };
+  update_all(*store, 1);
+  EXPECT_THAT(said_without([&] { store->commit(1, "{}"); }), HasSubstr("Too many open files"));
+  store->commit(1, "{}");
+  EXPECT_EQ(SwapStore::read_committed(dir_.path()).step, 1);
+  EXPECT_THAT(said_without([&] { store->close_cleanly(); }), HasSubstr("Too many open files"));
+  store->close_cleanly();
+}
+
 class FullDisk : public ::testing::Test {
  protected:
   void SetUp() override {
