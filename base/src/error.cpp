@@ -53,7 +53,10 @@ std::string free_files_advice(const std::string& path) {
 }
 
 // The way out of errors whose texts do not say it; empty for the others.
-std::string advice_of(int error_number, const std::string& path) {
+std::string advice_of(int error_number, const std::string& operation, const std::string& path) {
+  if (operation == "flock" && (error_number == ENOSYS || error_number == EOPNOTSUPP))
+    return "its file system takes no locks as it is mounted (Lustre does with -o flock): mount it "
+           "so, or choose a directory on another one";
   switch (error_number) {
     case ENOSPC:
       return free_files_advice(path);
@@ -80,7 +83,7 @@ std::string io_message(int error_number, const std::string& operation, const std
     message +=
         " of " + std::to_string(size_bytes) + " bytes at offset " + std::to_string(offset_bytes);
   }
-  const std::string known = advice_of(error_number, path);
+  const std::string known = advice_of(error_number, operation, path);
   const std::string all_advice = advice + (advice.empty() || known.empty() ? "" : "; ") + known;
   if (!all_advice.empty()) message += " (" + all_advice + ")";
   return message;

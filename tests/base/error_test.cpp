@@ -63,6 +63,10 @@ TEST(IoError, OfALimitSaysHowToRaiseIt) {
   EXPECT_THAT(IoError(ENFILE, "open", "/data/a").what(), HasSubstr("fs.file-max"));
   EXPECT_THAT(IoError(ENOLCK, "flock", "/data/a", 0, 0, "as it is").what(),
               HasSubstr("(as it is; the file system or its server takes no more locks"));
+  for (const int error_number : {ENOSYS, EOPNOTSUPP}) {
+    EXPECT_THAT(IoError(error_number, "flock", "/data/a").what(), HasSubstr("-o flock"));
+    EXPECT_THAT(IoError(error_number, "fallocate", "/data/a").what(), Not(HasSubstr("lock")));
+  }
   EXPECT_THAT(IoError(EBADF, "write", "/data/a").what(), HasSubstr("the other direction"));
 }
 

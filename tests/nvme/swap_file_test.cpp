@@ -261,7 +261,8 @@ TEST_F(SwapFileTest, NoSpaceWhereBytesAreFreeIsNotSaidToBeTooFewBytes) {
     file.allocate(8 * kKiB);
     return "no error";
   });
-  EXPECT_THAT(said, AllOf(HasSubstr("which is enough: a quota"), Not(HasSubstr("free some"))));
+  EXPECT_THAT(said, AllOf(HasSubstr("which is enough: a quota"), HasSubstr("thin device"),
+                          Not(HasSubstr("free some"))));
 }
 
 // As many files as the file system can hold: it has bytes, and no inode.

@@ -12,8 +12,8 @@ namespace sluice::nvme {
 
 // Advice where bytes are free.
 inline constexpr const char* kSpaceBesideBytes =
-    "a quota, or the room for the file system's own records, may be used up; choose another "
-    "directory";
+    "a quota, the room for the file system's own records, or that of a thin device below it may be "
+    "used up; choose another directory";
 
 // "3.00 MiB are free". `free_bytes`: a result of free_disk_bytes().
 inline std::string what_is_free(std::uint64_t free_bytes) {
