@@ -262,6 +262,17 @@ TEST_F(CheckpointLine, OneThatCannotBeWrittenIsMissingAndTrainingGoesOn) {
       << "the last state is saved in spite of the error";
 }
 
+TEST_F(CheckpointLine, ANameThatIsTooLongForItsFilesIsRefusedAtTheStart) {
+  std::string longest = folder_.path();
+  while (longest.size() < 4000) longest += "/" + std::string(24, 'd');
+  const auto start = [&] {
+    Trained run(config("\"checkpoint_dir\": \"" + longest + "\", "), Model());
+    run.engine.initialize();
+  };
+  EXPECT_THAT(message_of(start), HasSubstr("longer than the system takes"));
+  EXPECT_TRUE(fs::is_empty(folder_.path()));
+}
+
 TEST_F(CheckpointLine, OneThatCannotBeWrittenEndsAStrictRun) {
   Trained run(config("\"strict\": true, " + checkpoint_keys(2, 4)), Model());
   run.engine.initialize();

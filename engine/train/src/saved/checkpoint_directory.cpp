@@ -1,6 +1,7 @@
 #include "saved/checkpoint_directory.hpp"
 
 #include <chrono>
+#include <climits>
 #include <filesystem>
 #include <optional>
 #include <random>
@@ -20,6 +21,17 @@ namespace sluice::train {
 namespace fs = std::filesystem;
 
 namespace {
+
+// Else each checkpoint would be the one to find it out, after hours.
+void check_length(const std::string& directory) {
+  constexpr std::size_t kLongestBelow = 128;  // step-00000026.tmp/rank0-of-2/manifest.json.tmp
+  constexpr std::size_t kMost = PATH_MAX - kLongestBelow;
+  SLUICE_CHECK(directory.size() <= kMost,
+               "the directory of checkpoints has a name of " + std::to_string(directory.size()) +
+                   " bytes, and the paths of files in it would be longer than the system takes: "
+                   "choose one of at most " +
+                   std::to_string(kMost) + " bytes");
+}
 
 std::int64_t random_step() {
   std::random_device device;
@@ -82,6 +94,7 @@ void require_shared_directory(zero::Communicator& ranks, const std::string& dire
 
 void hold_checkpoint_directory(const std::string& directory, offload::HeldDirectories& held,
                                const offload::LockWait& wait) {
+  check_length(directory);
   std::error_code error;
   make_directories(directory, error);
   std::error_code ignored;

@@ -13,7 +13,7 @@ namespace sluice::train {
 // checkpoints. Its name and those of parents that it made survive loss of power. Removes drafts
 // that a killed run left. Does nothing when `held` holds it already. Throws StorageError naming the
 // process that holds the lock longer than `wait`, IoError when the directory cannot be created or
-// written to.
+// written to, InvalidArgument when its name is too long for the files of a checkpoint.
 void hold_checkpoint_directory(const std::string& directory, offload::HeldDirectories& held,
                                const offload::LockWait& wait = {});
 
