@@ -160,25 +160,45 @@ void record_pid(int fd, const std::string& path) {
 DirectoryLock::DirectoryLock(const std::string& directory, Mode mode, const LockWait& wait)
     : DirectoryLock() {  // whose object is whole, so that an error here lets go
   check_directory(directory, mode);
-  const std::string path = lock_path(directory);
+  path_ = lock_path(directory);
   Patience patience(wait, directory);
   bool locked = false;
   while (!locked) {
-    fd_ = open_lock_file(path, mode);
+    fd_ = open_lock_file(path_, mode);
     if (!fd_) return;
-    check_lock_file(fd_.get(), path);
+    check_lock_file(fd_.get(), path_);
     if (!try_lock(fd_.get(), mode, directory)) {
       patience.sleep(fd_.get());
       continue;
     }
     // Whoever clears a directory removes the lock while holding it; one who had opened it before
     // would then hold a lock that nobody else sees.
-    locked = is_file_at(fd_.get(), path);
+    locked = is_file_at(fd_.get(), path_);
   }
-  if (mode == Mode::exclusive) record_pid(fd_.get(), path);
+  if (mode == Mode::exclusive) record_pid(fd_.get(), path_);
 }
 
 DirectoryLock::~DirectoryLock() = default;
+
+void DirectoryLock::check_still_there() const {
+  if (fd_ && !is_file_at(fd_.get(), path_)) throw_lost();
+}
+
+void DirectoryLock::check_has_name() const {
+  struct stat status {};
+  if (!fd_) return;
+  SLUICE_SYSCALL(::fstat(fd_.get(), &status), path_);
+  if (status.st_nlink == 0) throw_lost();
+}
+
+void DirectoryLock::throw_lost() const {
+  throw StorageError(
+      path_,
+      "was removed or replaced while this run held the directory by it, so another run may have "
+      "changed what is there: this one saves nothing more there. Put the directory back if it was "
+      "moved; --resume goes on from what is committed there, and sluice nvme verify tells whether "
+      "that is whole. Leave the lock alone: without a run it refuses nobody");
+}
 
 void HeldDirectories::hold(const std::string& directory, const LockWait& wait) {
   if (holds(directory)) return;
@@ -201,12 +221,24 @@ HeldDirectories::~HeldDirectories() {
   }
 }
 
-bool HeldDirectories::holds(const std::string& directory) const {
+const HeldDirectories::Held* HeldDirectories::find(const std::string& directory) const {
   struct stat status {};
-  if (::stat(directory.c_str(), &status) != 0) return false;
-  return std::any_of(held_.begin(), held_.end(), [&](const Held& held) {
+  if (::stat(directory.c_str(), &status) != 0) return nullptr;
+  const auto found = std::find_if(held_.begin(), held_.end(), [&](const Held& held) {
     return held.device == status.st_dev && held.inode == status.st_ino;
   });
+  return found == held_.end() ? nullptr : &*found;
+}
+
+bool HeldDirectories::holds(const std::string& directory) const {
+  return find(directory) != nullptr;
+}
+
+std::vector<const DirectoryLock*> HeldDirectories::locks_of(const std::string& directory) const {
+  std::vector<const DirectoryLock*> locks;
+  for (const Held* held : {find(directory), find(run_of(directory))})
+    if (held != nullptr && held->lock) locks.push_back(&*held->lock);
+  return locks;
 }
 
 }  // namespace sluice::offload

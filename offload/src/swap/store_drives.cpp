@@ -48,8 +48,23 @@ StoreDrives::StoreDrives(SwapPlace place, DirectoryLock::Mode mode, Durability d
 }
 
 void StoreDrives::hold(const std::string& directory) {
-  if (place_.held == nullptr || !place_.held->holds(directory))
-    locks_.emplace_back(directory, mode_);
+  if (place_.held == nullptr || !place_.held->holds(directory)) {
+    own_locks_.emplace_back(directory, mode_);
+    return;
+  }
+  const std::vector<const DirectoryLock*> locks = place_.held->locks_of(directory);
+  held_locks_.insert(held_locks_.end(), locks.begin(), locks.end());
+}
+
+void StoreDrives::check_still_there() const {
+  offload::check_still_there(files_, slot_bytes_, had_all_blocks_);
+  for (const DirectoryLock& lock : own_locks_) lock.check_still_there();
+  for (const DirectoryLock* lock : held_locks_) lock->check_still_there();
+}
+
+void StoreDrives::check_locks() const {
+  for (const DirectoryLock& lock : own_locks_) lock.check_has_name();
+  for (const DirectoryLock* lock : held_locks_) lock->check_has_name();
 }
 
 void StoreDrives::hold_further_for_new() {

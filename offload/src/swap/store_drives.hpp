@@ -52,10 +52,11 @@ class StoreDrives {
   // Empty, or why the files are not opened with O_DIRECT.
   std::string why_buffered() const;
   std::uint64_t file_bytes() const;  // of all files
-  // Throws IoError when a file was removed, replaced or cut short meanwhile.
-  void check_still_there() const {
-    offload::check_still_there(files_, slot_bytes_, had_all_blocks_);
-  }
+  // Throws IoError when a file was removed, replaced or cut short meanwhile, and StorageError when
+  // the lock of a directory was removed or replaced.
+  void check_still_there() const;
+  // DirectoryLock::check_has_name() of all directories.
+  void check_locks() const;
   // check_written() of base, for all files. Throws IoError.
   void check_written() const;
   // fdatasync and check_written() of the files, and fsync of the directories but the first. Throws
@@ -71,7 +72,8 @@ class StoreDrives {
   const SwapPlace place_;
   const DirectoryLock::Mode mode_;
   const Durability durability_;
-  std::vector<DirectoryLock> locks_;
+  std::vector<DirectoryLock> own_locks_;
+  std::vector<const DirectoryLock*> held_locks_;  // of place_.held
   // Constant after make or open.
   Stripe stripe_;
   std::uint64_t slot_bytes_ = 0;  // of each slot, over all drives

@@ -90,6 +90,7 @@ Ticket SwapStore::Impl::begin_write(std::size_t index, std::uint64_t offset_byte
   ShardSlots& slots = shards_[index];
   slots.check_chunks(offset_bytes, data.size());
   if (data.empty()) return {};
+  if (offset_bytes == 0) drives_.check_locks();  // once an update
   prepare_write();
   slots.record_write(offset_bytes, data.size(), checksums);
   return io_.begin_write(drives_.file(slots.write_slot()), slots.file_offset_bytes() + offset_bytes,

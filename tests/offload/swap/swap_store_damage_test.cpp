@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "sluice/offload/directory_lock.hpp"
 #include "swap_test_support.hpp"
 
 namespace sluice::offload::test {
@@ -48,6 +49,39 @@ TEST_F(SwapStoreTest, ASlotFileThatIsRemovedReplacedOrCutIsFoundAtTheCommit) {
     EXPECT_THAT(message_of<IoError>([&] { store->commit(2, "{}"); }),
                 AllOf(HasSubstr(place.file("states.1.swap")), HasSubstr(said)));
     EXPECT_EQ(SwapStore::read_committed(place.path()).step, 1);
+  }
+}
+
+// Another run may have locked the directory anew, and hold what the step would overwrite.
+TEST_F(SwapStoreTest, ALockThatIsRemovedOrReplacedEndsWritesAndCommits) {
+  const auto remove = [](const std::string& path) { std::filesystem::remove(path); };
+  const auto replace = [&](const std::string& path) {
+    remove(path);
+    const DirectoryLock of_another(std::filesystem::path(path).parent_path().string(),
+                                   DirectoryLock::Mode::exclusive);
+  };
+  for (const std::function<void(const std::string&)>& harm :
+       {std::function<void(const std::string&)>(remove), {replace}}) {
+    for (const bool caller_holds : {false, true}) {
+      const TempDir place;
+      HeldDirectories held;
+      SwapPlace where(place.path());
+      if (caller_holds) {
+        held.hold(place.path());
+        where.held = &held;
+      }
+      const auto store = SwapStore::create(where, *engine_, some_shards(), Durability::process,
+                                           nvme::DirectIo::automatic);
+      update_all(*store, 1);
+      store->commit(1, "{}");
+      update_all(*store, 2);
+      harm(place.file("lock"));
+      const auto is_said = AllOf(HasSubstr(place.file("lock")), HasSubstr("removed or replaced"));
+      EXPECT_THAT(message_of<StorageError>([&] { store->commit(2, "{}"); }), is_said);
+      EXPECT_THAT(message_of<StorageError>([&] { store->prepare_commit(2, "{}"); }), is_said);
+      EXPECT_THAT(message_of<StorageError>([&] { update_all(*store, 3); }), is_said);
+      EXPECT_EQ(SwapStore::read_committed(place.path()).step, 1);
+    }
   }
 }
 

@@ -273,6 +273,22 @@ TEST_F(CheckpointLine, ANameThatIsTooLongForItsFilesIsRefusedAtTheStart) {
   EXPECT_TRUE(fs::is_empty(folder_.path()));
 }
 
+// Another run may have locked the folder anew.
+TEST_F(CheckpointLine, OneInAFolderWhoseLockWasRemovedIsMissing) {
+  Trained run(config(checkpoint_keys(2, 1)), Model());
+  run.engine.initialize();
+  train(run, 0, 3);
+  const CapturedLog log;
+  fs::remove(folder_.file("lock"));
+  train(run, 3, 5);
+  EXPECT_TRUE(log.contains("the checkpoint of step 4 is missing"));
+  EXPECT_TRUE(log.contains("was removed or replaced while this run held the directory"));
+  EXPECT_THAT(message_of([&] { run.engine.save_checkpoint(folder_.path()); }),
+              HasSubstr("was removed or replaced"));
+  EXPECT_THAT(message_of([&] { run.engine.finish(); }), HasSubstr("could not be written"));
+  EXPECT_THAT(names(), ElementsAre("step-00000002"));
+}
+
 TEST_F(CheckpointLine, OneThatCannotBeWrittenEndsAStrictRun) {
   Trained run(config("\"strict\": true, " + checkpoint_keys(2, 4)), Model());
   run.engine.initialize();

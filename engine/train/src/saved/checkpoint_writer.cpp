@@ -98,6 +98,7 @@ void CheckpointWriter::begin(Progress& progress, const RunIdentity& identity,
   std::optional<DirectoryMark> mark;
   const std::vector<std::string> begun =
       models::unpack_texts(models::do_on_first(ranks, directory, [&] {
+        resources_.files.check_lock(directory);
         const std::string seen = ranks.world_size() > 1 ? mark.emplace(directory).text() : "";
         job->draft = begin_draft(directory, progress,
                                  resources_.plan.config.sluice.checkpoints.keep, known_);

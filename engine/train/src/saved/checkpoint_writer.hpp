@@ -50,7 +50,8 @@ class CheckpointWriter {
   // Begins the checkpoint DIRECTORY/step-NNNNNNNN of `progress.step`, whose updates have ended;
   // none is being written. Raises progress.order above the line's checkpoints in `directory`, which
   // the caller holds by its lock. Waits for the creation of files only where a unit has no room for
-  // a copy. Throws IoError, StorageError; then all checkpoints are unchanged.
+  // a copy. Throws IoError, StorageError, also when that lock was removed; then all checkpoints are
+  // unchanged.
   void begin(Progress& progress, const RunIdentity& identity, const std::string& directory);
   // If the checkpoint is whole on all ranks: as finish(). Does not wait for a drive, except on rank
   // 0 of several, which removes older checkpoints.

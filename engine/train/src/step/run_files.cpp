@@ -86,6 +86,11 @@ RunFiles::RunFiles(const plan::Plan& plan, const SwapStart& start, Trace* trace)
   for (std::string& line : of_checkpoints) choices.push_back(std::move(line));
 }
 
+void RunFiles::check_lock(const std::string& directory) const {
+  if (held_ == nullptr) return;
+  for (const offload::DirectoryLock* lock : held_->locks_of(directory)) lock->check_still_there();
+}
+
 bool RunFiles::holds(const std::string& directory) const {
   return held_ != nullptr && held_->holds(directory);
 }

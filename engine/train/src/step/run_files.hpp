@@ -44,6 +44,10 @@ struct RunFiles {
   RunFiles(const RunFiles&) = delete;
   RunFiles& operator=(const RunFiles&) = delete;
 
+  // Throws StorageError when the run has locked the directory, and its lock was removed or
+  // replaced.
+  void check_lock(const std::string& directory) const;
+
   // Lines for people: the backend, the striping, the file systems, and why not a better choice.
   std::vector<std::string> choices;
   std::unique_ptr<nvme::IoEngine> io;

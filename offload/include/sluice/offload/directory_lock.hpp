@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -39,9 +40,18 @@ class DirectoryLock {
   // Lets go of the directory. In a forked child it does nothing: the lock is its parent's.
   ~DirectoryLock();
 
+  // Throws StorageError when DIR/lock was removed or replaced since: another run may have locked
+  // the directory meanwhile. IoError when that cannot be found out.
+  void check_still_there() const;
+  // As check_still_there(), by one call that looks up no path: does not see that the lock, or the
+  // directory, was renamed.
+  void check_has_name() const;
+
  private:
   DirectoryLock() = default;
-  UniqueFd fd_;
+  [[noreturn]] void throw_lost() const;
+  std::string path_;
+  UniqueFd fd_;  // empty for a reader that found no lock
 };
 
 // HeldDirectories: directories that a run has locked for itself before it reads what they hold, and
@@ -61,6 +71,10 @@ class HeldDirectories {
   void count_as_held(const std::string& directory);
   // Whether `directory` is held, by this or another name.
   bool holds(const std::string& directory) const;
+  // The lock of `directory`, and for a rank's folder that of its run, without those that other
+  // ranks have. They stay where they are as long as this object, or one that it was moved to,
+  // lives.
+  std::vector<const DirectoryLock*> locks_of(const std::string& directory) const;
 
  private:
   struct Held {
@@ -70,7 +84,8 @@ class HeldDirectories {
     bool made = false;  // the lock file
     std::optional<DirectoryLock> lock;
   };
-  std::vector<Held> held_;
+  const Held* find(const std::string& directory) const;
+  std::deque<Held> held_;
 };
 
 }  // namespace sluice::offload

@@ -18,6 +18,9 @@
 // directory has a lock, and a DIR/stripe.json that says which part of which store it holds.
 //
 // A store has no memory for the step: reads and writes use buffers of the caller.
+//
+// The first write of a shard's update and each commit throw StorageError when the lock of a
+// directory was removed. Another run may be at work there then.
 
 #include <cstdint>
 #include <memory>
