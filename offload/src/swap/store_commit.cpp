@@ -187,6 +187,19 @@ void SwapStore::Impl::drop_prepared() noexcept {
   prepared_.reset();
 }
 
+void SwapStore::Impl::check_committed() const {
+  const Manifest manifest = require_manifest(directory_);
+  const auto is_known = [this] {
+    MutexLock lock(mutex_);
+    return on_disk_ == OnDisk::current || on_disk_ == OnDisk::unsynced;
+  };
+  if (manifest.step != step_ && is_known()) {
+    throw StorageError(directory_, "another run has committed step " +
+                                       std::to_string(manifest.step) + " there since");
+  }
+  check_committed_files(drives_.stripe(), manifest, layout_of(manifest));
+}
+
 bool SwapStore::Impl::is_closable() const {
   for (const ShardSlots& slots : shards_) {
     SLUICE_CHECK(!slots.changed(), "shard \"" + slots.spec().name +

@@ -197,6 +197,9 @@ void SwapStore::check(std::size_t shard, std::uint64_t offset_bytes,
                       std::span<const std::byte> data) const {
   impl_->check(shard, offset_bytes, data);
 }
+void SwapStore::check_committed() const {
+  impl_->check_committed();
+}
 void SwapStore::commit(std::int64_t step, const std::string& metadata) {
   impl_->commit(step, metadata);
 }

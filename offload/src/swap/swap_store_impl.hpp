@@ -70,6 +70,7 @@ class SwapStore::Impl {
                      std::span<const std::uint64_t> checksums);
   void finish_update(std::size_t index);
   void check(std::size_t index, std::uint64_t offset_bytes, std::span<const std::byte> data) const;
+  void check_committed() const;
   void commit(std::int64_t step, const std::string& metadata);
   void close_cleanly();
   std::uint64_t prepare_commit(std::int64_t step, const std::string& metadata);

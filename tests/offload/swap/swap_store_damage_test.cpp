@@ -85,6 +85,29 @@ TEST_F(SwapStoreTest, ALockThatIsRemovedOrReplacedEndsWritesAndCommits) {
   }
 }
 
+TEST_F(SwapStoreTest, SaysThatWhatItCommittedCannotBeResumed) {
+  const auto store = create();
+  update_all(*store, 1);
+  store->commit(1, "{}");
+  EXPECT_NO_THROW(store->check_committed());
+  const std::string slot = dir_.file("states.0.swap");
+  const auto size_bytes = std::filesystem::file_size(slot);
+  std::filesystem::resize_file(slot, 4096);
+  EXPECT_THAT(message_of<StorageError>([&] { store->check_committed(); }),
+              AllOf(HasSubstr(slot), HasSubstr("is cut off")));
+  std::filesystem::resize_file(slot, size_bytes);
+  const TempDir other;
+  {
+    const auto of_another = SwapStore::create(other.path(), *engine_, some_shards(),
+                                              Durability::process, nvme::DirectIo::automatic);
+    update_all(*of_another, 7);
+    of_another->commit(7, "{}");
+  }
+  std::filesystem::rename(other.file("manifest.json"), dir_.file("manifest.json"));
+  EXPECT_THAT(message_of<StorageError>([&] { store->check_committed(); }),
+              HasSubstr("another run has committed step 7 there"));
+}
+
 // Ends a text as a manifest ends, so that only what the text says is wrong.
 std::string with_checksum(const std::string& body) {
   std::array<char, 32> line{};

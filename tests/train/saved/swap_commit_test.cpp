@@ -49,6 +49,18 @@ TEST_F(SwapCommits, ASwapDirectoryThatCannotBeReadIsNotSaidToBeGone) {
   EXPECT_THAT(what_is_saved(resources_, 0), HasSubstr("step 1 is committed"));
 }
 
+TEST_F(SwapCommits, AStateThatIsCutOffIsNotGoneOnFrom) {
+  commit_first();
+  const std::string& directory = resources_.files.store->directory();
+  for (const char* slot : {"/states.0.swap", "/states.1.swap"})
+    std::filesystem::resize_file(directory + slot, 4096);
+  EXPECT_THAT(what_is_saved(resources_, 0),
+              AllOf(StartsWith("step 1 was committed, and --resume cannot go on from it"),
+                    HasSubstr("is cut off")));
+  const IoError of_storage(EIO, "read", "/drive/states", 0, 0);
+  EXPECT_EQ(what_may_be_lost(resources_, 0, std::make_exception_ptr(of_storage)), "");
+}
+
 // As where a link fails between rank 0's ranks.json and the answers of the other ranks.
 TEST_F(SwapCommits, ACommitInDoubtIsSaidToBeOneOfTwo) {
   for (std::size_t u = 0; u < resources_.units.size(); ++u)

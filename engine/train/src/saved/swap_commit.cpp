@@ -42,6 +42,18 @@ bool is_gone(const std::string& directory) {
   }
 }
 
+// Why --resume cannot go on from the committed step, though the directory is there. Empty: nothing
+// tells that it cannot.
+std::string why_not_resumable(const offload::SwapStore& store) {
+  try {
+    store.check_committed();
+  } catch (const StorageError& error) {
+    return error.what();
+  } catch (const std::exception&) {
+  }
+  return "";
+}
+
 // Where the committed bytes are that this rank knows of: what has to be kept together.
 std::vector<std::string> committed_places(const RunResources& resources) {
   std::vector<std::string> places = resources.files.store->place().directories();
@@ -136,6 +148,12 @@ std::string what_is_saved(const RunResources& resources, std::int64_t checkpoint
            "otherwise " +
            otherwise;
   }
+  if (swap_step > checkpoint_step) {
+    const std::string why_not = why_not_resumable(*store);
+    if (!why_not.empty())
+      return "step " + std::to_string(swap_step) +
+             " was committed, and --resume cannot go on from it: " + why_not;
+  }
   const std::int64_t step = std::max(swap_step, checkpoint_step);
   // This rank has written its part, and does not know whether the others heard of the commit.
   const auto prepared = store == nullptr ? std::nullopt : store->prepared_step();
@@ -155,7 +173,9 @@ std::string what_may_be_lost(const RunResources& resources, std::int64_t checkpo
   const offload::SwapStore* const store = resources.files.store.get();
   const std::int64_t step = store == nullptr ? 0 : store->resumable_step();
   if (step <= checkpoint_step || failure_kind(error) != FailureKind::storage) return "";
-  if (store->prepared_step().value_or(step) > step || is_gone(store->directory())) return "";
+  if (store->prepared_step().value_or(step) > step || is_gone(store->directory()) ||
+      !why_not_resumable(*store).empty())
+    return "";
   const std::string problem = sync_problem(resources);
   if (problem.empty()) return "";
   const std::string otherwise = checkpoint_step > 0

@@ -139,6 +139,11 @@ class SwapStore {
   // naming shard, file and offset when they differ.
   void check(std::size_t shard, std::uint64_t offset_bytes, std::span<const std::byte> data) const;
 
+  // Throws StorageError when a process could not resume what this store committed, as far as the
+  // manifest and the lengths of files tell: another run has committed since, or a file that holds
+  // committed shards is absent or cut off. IoError when that cannot be found out.
+  void check_committed() const;
+
   // Makes the latest bytes of all shards the committed state of `step`. A checkpoint of a run
   // before its first step has step 0, which committed_step() and resumable_step() also say where
   // there is none: holds_committed() tells. Blocks. Throws InvalidArgument for a step below 0, and
