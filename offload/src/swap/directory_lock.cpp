@@ -181,23 +181,20 @@ DirectoryLock::DirectoryLock(const std::string& directory, Mode mode, const Lock
 DirectoryLock::~DirectoryLock() = default;
 
 void DirectoryLock::check_still_there() const {
-  if (fd_ && !is_file_at(fd_.get(), path_)) throw_lost();
-}
-
-void DirectoryLock::check_has_name() const {
-  struct stat status {};
-  if (!fd_) return;
-  SLUICE_SYSCALL(::fstat(fd_.get(), &status), path_);
-  if (status.st_nlink == 0) throw_lost();
-}
-
-void DirectoryLock::throw_lost() const {
+  if (!fd_ || is_file_at(fd_.get(), path_)) return;
   throw StorageError(
       path_,
       "was removed or replaced while this run held the directory by it, so another run may have "
       "changed what is there: this one saves nothing more there. Put the directory back if it was "
       "moved; --resume goes on from what is committed there, and sluice nvme verify tells whether "
       "that is whole. Leave the lock alone: without a run it refuses nobody");
+}
+
+void DirectoryLock::check_has_name() const {
+  struct stat status {};
+  if (!fd_) return;
+  SLUICE_SYSCALL(::fstat(fd_.get(), &status), path_);
+  if (status.st_nlink == 0) check_still_there();  // some FUSE programs count no names
 }
 
 void HeldDirectories::hold(const std::string& directory, const LockWait& wait) {

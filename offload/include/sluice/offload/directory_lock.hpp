@@ -49,7 +49,6 @@ class DirectoryLock {
 
  private:
   DirectoryLock() = default;
-  [[noreturn]] void throw_lost() const;
   std::string path_;
   UniqueFd fd_;  // empty for a reader that found no lock
 };
