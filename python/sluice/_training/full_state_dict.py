@@ -14,6 +14,7 @@ from torch import nn
 
 from . import ranks
 from .engine_module import outside_budget
+from .owners import is_here
 from .passes.absent import Absent
 from .watched_loop import WatchedLoop
 
@@ -91,7 +92,7 @@ class FullStateDicts:
                 continue
             if prefix + key in self._without:
                 continue
-            if value.shape == parameter.ds_shape:  # type: ignore[union-attr]  # gathered
+            if not isinstance(value, Absent) and value.shape == parameter.ds_shape:  # type: ignore[union-attr]  # gathered
                 continue
             state_dict[prefix + key] = self._value(name, state_dict)
 
@@ -158,7 +159,7 @@ def _zeros_like(values: torch.Tensor) -> torch.Tensor:
 
 def _refuse_load(module: nn.Module, state_dict: Mapping[str, Any], prefix: str, *others: Any) -> None:
     for key, parameter in module._parameters.items():
-        if prefix + key in state_dict and parameter is not None and parameter.numel() < getattr(parameter, "ds_numel", 0):
+        if prefix + key in state_dict and parameter is not None and not is_here(parameter) and getattr(parameter, "ds_numel", 0) > 0:
             raise ValueError(f"parameter {prefix}{key}: {HOW_TO_LOAD}")
 
 

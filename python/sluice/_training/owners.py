@@ -45,6 +45,12 @@ def owner_of(parameter: torch.Tensor) -> Owner | None:
     return None if model is None else Owner(model, found[1], found[2])
 
 
+def is_here(tensor: torch.Tensor) -> bool:
+    """Whether it has elements in memory. An empty parameter has the size of its whole one where a forward asks for it."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.numel() > 0
+
+
 def made_of(model: torch.nn.Module) -> OffloadedModel | None:
     """The one that a living engine has made of this very module; None where there is none."""
     owners = map(owner_of, model.parameters())

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
-from ..owners import owner_of
+from ..owners import is_here, owner_of
 from .writes import INSTEAD
 
 log = logging.getLogger("sluice")
@@ -26,6 +26,11 @@ _ASKS = {
     *("can_cast", "dense_dim", "dim", "element_size", "get_device", "has_names", "ndimension", "nelement"),
     *("numel", "result_type", "size", "sparse_dim", "storage_offset", "storage_type", "stride"),
     *("backward", "register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "retain_grad", "share_memory_"),
+}
+# Those of them, and attributes, that ask for a shape or follow from it.
+_OF_SHAPE = {
+    *("dense_dim", "dim", "is_contiguous", "is_same_size", "names", "nbytes", "ndim", "ndimension", "nelement", "numel"),
+    *("result_type", "shape", "size", "stride"),
 }
 # They give a tensor that is as empty.
 _MOVES = {
@@ -57,10 +62,8 @@ class Absent(torch.Tensor):
             if is_write or not _borrowed(name, values):
                 _refuse(next(_absent_in(values)), name, is_write)
             return func(*args, **(kwargs or {}))
-        if absent is not None and (name, kind) == ("shape", "get") and torch._C._current_graph_task_id() != -1:
-            # Checkpointing keeps a frozen parameter itself when it computes again, and then compares its shape to the saved
-            # one. Its unit has been left by then, and is entered again before backward uses it.
-            return torch.Size(_parameter_of(absent).ds_shape)  # type: ignore[attr-defined]
+        if absent is not None and name in _OF_SHAPE and kind != "set" and any(map(_is_computed_with, _absent_in(values))):
+            return func(*map(_whole, args), **{key: _whole(value) for key, value in (kwargs or {}).items()})
         if isinstance(absent, AbsentParameter) and name == "grad" and (kind == "delete" or (kind == "set" and args[1] is None)):
             drop_gradients_of([absent])
         with torch._C.DisableTorchFunctionSubclass():
@@ -167,8 +170,7 @@ class Guards:
             if type(parameter) is nn.Parameter and (parameter.numel() == 0 or parameter in self._lent):
                 parameter.__class__ = AbsentParameter  # type: ignore[assignment]
         if self._lent:
-            with torch._C.DisableTorchFunctionSubclass():
-                self._lent = {parameter for parameter in self._lent if parameter.numel() > 0}
+            self._lent = set(filter(is_here, self._lent))
 
     def all_left(self) -> None:
         """As :meth:`left` for every unit."""
@@ -203,6 +205,24 @@ def _is_allowed(name: str, kind: str, values: list[Any]) -> bool:
     return name in _ASKS or name in _MOVES or (name.startswith("is_") and name != "is_nonzero")
 
 
+def _is_computed_with(absent: torch.Tensor) -> bool:
+    """Whether a pass of its model is under way, whose numbers may follow from the parameter's shape.
+
+    Checkpointing asks in a backward too: it keeps a frozen parameter itself when it computes again, and compares its shape to
+    the saved one. Its unit has been left by then, and is entered again before backward uses it.
+    """
+    owner = owner_of(_parameter_of(absent))
+    return torch._C._current_graph_task_id() != -1 or (owner is not None and owner.model.hooks.is_computing)
+
+
+def _whole(value: Any) -> Any:
+    """For an absent parameter, or a tensor made of one: a tensor of its shape without memory."""
+    absent = next(_absent_in([value]), None)
+    if absent is None or absent is not value:
+        return value
+    return torch.empty(_parameter_of(absent).ds_shape, dtype=absent.dtype, device="meta")  # type: ignore[attr-defined]
+
+
 def _writes_to_it(name: str, kind: str, values: list[Any]) -> bool:
     """Whether the absent parameter is what an operation writes to, and not what it reads."""
     writes = kind == "set" or name in _WRITES or (name.endswith("_") and not name.endswith("__"))
@@ -212,9 +232,8 @@ def _writes_to_it(name: str, kind: str, values: list[Any]) -> bool:
 def _absent_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
     for value in values:
         if isinstance(value, (Absent, AbsentParameter)):
-            with torch._C.DisableTorchFunctionSubclass():
-                if value.numel() == 0:
-                    yield value
+            if not is_here(value):
+                yield value
         elif isinstance(value, (list, tuple)):
             yield from _absent_in(value)
         elif isinstance(value, dict):

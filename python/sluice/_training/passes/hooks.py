@@ -108,6 +108,11 @@ class Hooks:
         """Whether the model's own forward is under way."""
         return self._depth > 0
 
+    @property
+    def is_computing(self) -> bool:
+        """Whether a forward of the model, of its layers or of a unit is under way."""
+        return self._depth > 0 or self._backwards.by_layers or any(state.entered for state in self._states)
+
     def _before_model(self, module: nn.Module, args: Any) -> None:
         if not torch.compiler.is_compiling():  # a break of the graph; compiled units claim the pass
             self._thread.claim()

@@ -7,7 +7,7 @@ import functools
 import torch
 from torch.nn.utils import parametrize
 
-from ..owners import owner_of
+from ..owners import is_here, owner_of
 
 
 @functools.cache
@@ -23,7 +23,7 @@ def keep_counts_of_writes() -> None:
 
     @functools.wraps(set_to)
     def set_to_other(dest: torch.Tensor, src: torch.Tensor) -> None:
-        if owner_of(dest) is None or dest.numel() == 0 or not dest.is_set_to(src):
+        if owner_of(dest) is None or not is_here(dest) or not dest.is_set_to(src):
             set_to(dest, src)
 
     parametrize._maybe_set = set_to_other

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import nn
 
-from ..owners import owner_of
+from ..owners import is_here, owner_of
 
 INSTEAD = (
     "write between steps, inside GatheredParameters(parameters, modifier_rank=0), by copy_() under torch.no_grad(), or by "
@@ -50,7 +50,7 @@ class Writes:
 
     def lost_in_forward(self, before: Sequence[int]) -> str | None:
         """The message about a parameter that was written to since ``before``; None: nothing was."""
-        replaced = next((name for name, each in self._params if each.numel() > 0 and not self._is_weight(each)), None)
+        replaced = next((name for name, each in self._params if is_here(each) and not self._is_weight(each)), None)
         if replaced is None:
             return self.lost(before, "forward")
         return (
