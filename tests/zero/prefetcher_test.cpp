@@ -91,6 +91,8 @@ TEST(Prefetcher, RefusesUnitsThatItDoesNotHave) {
   EXPECT_THROW(prefetcher.let_go(0), InvalidArgument) << "not held";
   GatherStall stall;
   EXPECT_THROW(prefetcher.enter_stage(stall), InvalidArgument) << "no stage has begun";
+  EXPECT_THROW(Prefetcher({nullptr}, {false}, {}), InvalidArgument);
+  EXPECT_THROW(ends_of_ahead({{0}, {std::size_t{1} << 40U}}, {5}, 1), InvalidArgument);
 }
 
 TEST(Prefetcher, CountsStagesOfFewElementsTogether) {

@@ -346,6 +346,22 @@ TEST(ShardedUnit, WholeWeightsAreGatheredOnceAfterEachUpdateAndStayInPlace) {
   });
 }
 
+TEST(ShardedUnit, RefusesAContextWithoutOneOfItsServices) {
+  const UnitLayout layout = layout_of("u", 100, 1);
+  const std::vector<std::function<void(UnitContext&)>> lacks = {
+      [](UnitContext& context) { context.device = nullptr; },
+      [](UnitContext& context) { context.mover = nullptr; },
+      [](UnitContext& context) { context.gather_worker = nullptr; },
+      [](UnitContext& context) { context.gather_communicator = nullptr; },
+      [](UnitContext& context) { context.communicator = nullptr; },
+  };
+  for (const auto& lack : lacks) {
+    Rank rank = single();
+    lack(rank.context);
+    EXPECT_THROW(rank.unit(layout), InvalidArgument);
+  }
+}
+
 TEST(ShardedUnit, AReduceWorkerSumsChecksAndStoresWithoutTheCaller) {
   constexpr int kRanks = 2;
   const UnitLayout layout = layout_of("u", 10000, kRanks);

@@ -11,6 +11,11 @@ namespace {
 
 constexpr std::uint64_t kTinyShare = 32;
 
+void check_unit(std::size_t unit, std::size_t count) {
+  SLUICE_CHECK(unit < count, "there is no unit " + std::to_string(unit) + ", but " +
+                                 std::to_string(count) + " units");
+}
+
 }  // namespace
 
 std::vector<std::size_t> ends_of_ahead(const std::vector<std::vector<std::size_t>>& stages,
@@ -18,6 +23,9 @@ std::vector<std::size_t> ends_of_ahead(const std::vector<std::vector<std::size_t
                                        int units_ahead) {
   const std::uint64_t tiny =
       elements.empty() ? 0 : *std::max_element(elements.begin(), elements.end()) / kTinyShare;
+  for (const std::vector<std::size_t>& stage : stages) {
+    for (const std::size_t unit : stage) check_unit(unit, elements.size());
+  }
   std::vector<std::size_t> ends;
   for (std::size_t stage = 0; stage < stages.size(); ++stage) {
     std::size_t end = stage + 1;
@@ -40,20 +48,15 @@ Prefetcher::Prefetcher(std::vector<ShardedUnit*> units, std::vector<bool> retain
       holds_(units_.size()),
       limits_(limits) {
   SLUICE_CHECK(retained_.size() == units_.size(), "one retained flag for each unit");
-  for (const ShardedUnit* unit : units_) elements_.push_back(unit->layout().flat_count);
-}
-
-void Prefetcher::check_unit(std::size_t unit) const {
-  SLUICE_CHECK(unit < units_.size(), "there is no unit " + std::to_string(unit) + ", but " +
-                                         std::to_string(units_.size()) + " units");
+  for (const ShardedUnit* unit : units_) {
+    SLUICE_CHECK(unit != nullptr, "a prefetcher's unit is null");
+    elements_.push_back(unit->layout().flat_count);
+  }
 }
 
 void Prefetcher::begin_pass(std::vector<std::vector<std::size_t>> stages) {
-  for (const std::vector<std::size_t>& stage : stages) {
-    for (const std::size_t unit : stage) check_unit(unit);
-  }
+  ends_of_ahead_ = ends_of_ahead(stages, elements_, limits_.units_ahead);
   stages_ = std::move(stages);
-  ends_of_ahead_ = ends_of_ahead(stages_, elements_, limits_.units_ahead);
   next_ = 0;
 }
 
@@ -106,12 +109,12 @@ void Prefetcher::end_pass() {
 }
 
 void Prefetcher::hold(std::size_t unit) {
-  check_unit(unit);
+  check_unit(unit, units_.size());
   ++holds_[unit];
 }
 
 void Prefetcher::let_go(std::size_t unit) {
-  check_unit(unit);
+  check_unit(unit, units_.size());
   SLUICE_CHECK(holds_[unit] > 0, "unit " + units_[unit]->layout().name + " is not held");
   --holds_[unit];
 }

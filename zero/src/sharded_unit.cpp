@@ -44,13 +44,21 @@ offload::DeviceSpan memory_of(const offload::TieredBytes& home) {
   return offload::DeviceSpan(memory.data(), memory.size());
 }
 
+const UnitContext& checked(const UnitContext& context) {
+  SLUICE_CHECK(context.device != nullptr && context.mover != nullptr &&
+                   context.gather_worker != nullptr && context.gather_communicator != nullptr &&
+                   context.communicator != nullptr,
+               "units need a device, a mover, a gather worker and two communicators");
+  return context;
+}
+
 }  // namespace
 
 ShardedUnit::ShardedUnit(const UnitLayout& layout, const UnitContext& context,
                          offload::TieredBytes weights_home, offload::TieredBytes gradients_home,
                          WeightsHome kept)
     : layout_(layout),
-      context_(context),
+      context_(checked(context)),
       range_(shard_range(layout, context.communicator->rank(), context.communicator->world_size())),
       weights_home_(std::move(weights_home)),
       gradients_home_(std::move(gradients_home)) {

@@ -17,7 +17,8 @@ namespace sluice::zero {
 // Element i: one past the last stage that may be gathered early while stage i is in use, which is
 // `units_ahead` stages later. Small stages, together at most 1/32 of the largest unit, are not
 // counted, so that a norm between a block and the head does not delay the head. `elements[u]`:
-// those of unit u. The ends do not decrease. Thread-safe.
+// those of unit u. The ends do not decrease. Throws InvalidArgument for a unit that `elements`
+// lacks. Thread-safe.
 std::vector<std::size_t> ends_of_ahead(const std::vector<std::vector<std::size_t>>& stages,
                                        const std::vector<std::uint64_t>& elements, int units_ahead);
 
@@ -32,7 +33,8 @@ struct PrefetchLimits {
 class Prefetcher {
  public:
   // The units outlive the prefetcher. `retained[u]`: once gathered, unit u stays gathered until its
-  // last use in the pass. Throws InvalidArgument unless `retained` is as long as `units`.
+  // last use in the pass. Throws InvalidArgument for a null unit, and unless `retained` is as long
+  // as `units`.
   Prefetcher(std::vector<ShardedUnit*> units, std::vector<bool> retained, PrefetchLimits limits);
 
   // Begins a pass: entry i lists the units that stage i uses together. Only units that are held may
@@ -56,7 +58,6 @@ class Prefetcher {
   void let_go_to(const std::vector<int>& holds);
 
  private:
-  void check_unit(std::size_t unit) const;
   bool used_in(std::size_t unit, std::size_t first_stage, std::size_t end) const;
   void start_ahead();
 

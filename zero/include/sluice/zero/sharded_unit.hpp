@@ -66,6 +66,7 @@ struct SumFormat {
 
 // The services that units use. One for all units of a rank; outlives them.
 struct UnitContext {
+  // These five are never null, or ShardedUnit throws InvalidArgument.
   offload::Device* device = nullptr;
   offload::Mover* mover = nullptr;
   // Runs the gathers, in order. A gather waits for the unit's update, fetches the shard, and begins
