@@ -24,6 +24,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kFormat = "sluice-ranks";
 constexpr int kVersion = 1;
+constexpr std::size_t kLeastRanks = 2;  // one rank commits in its swap store alone
 constexpr std::string_view kPrefix = "rank";
 constexpr std::string_view kMiddle = "-of-";
 
@@ -53,7 +54,8 @@ RankManifest parse(std::string_view text, const std::string& path) {
     RankManifest manifest;
     manifest.step = root["step"].asInt64();
     for (const Json::Value& digest : root["digests"]) manifest.digests.push_back(digest.asUInt64());
-    if (manifest.digests.size() < 2) throw StorageError(path, "names fewer than two ranks");
+    if (manifest.digests.size() < kLeastRanks)
+      throw StorageError(path, "names fewer than two ranks");
     return manifest;
   } catch (const Json::Exception& error) {
     throw StorageError(path, std::string("has a value of an unexpected type: ") + error.what());
@@ -71,6 +73,11 @@ std::optional<RankManifest> load_rank_manifest(const std::string& directory) {
 
 void replace_rank_manifest(const std::string& directory, const RankManifest& manifest,
                            Durability durability) {
+  SLUICE_CHECK(manifest.step >= 0 && manifest.digests.size() >= kLeastRanks,
+               "a manifest of " + std::to_string(manifest.world_size()) + " ranks and step " +
+                   std::to_string(manifest.step) +
+                   ": expected two ranks or more, and a step of 0 or "
+                   "later");
   std::string text = "{\"format\": \"" + std::string(kFormat) +
                      "\", \"version\": " + std::to_string(kVersion) +
                      ",\n \"step\": " + std::to_string(manifest.step) + ", \"digests\": [" +

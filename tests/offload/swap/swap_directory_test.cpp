@@ -11,6 +11,7 @@
 #include "nvme/faulty_backend.hpp"
 #include "sluice/nvme/bench_file.hpp"
 #include "sluice/offload/directory_lock.hpp"
+#include "sluice/offload/swap_state.hpp"
 #include "sluice/offload/swap_store.hpp"
 #include "swap_test_support.hpp"
 
@@ -352,6 +353,14 @@ TEST_F(SwapDirectoryTest, SaysWhatOfADeadRunWasRemovedFromALockedDirectory) {
   EXPECT_TRUE(log.contains("removed 2 files (")) << log.messages()[0].text;
   remove_dead_files(dir_.path());
   EXPECT_EQ(log.messages().size(), 1U) << "nothing removed, nothing said";
+}
+
+TEST_F(SwapDirectoryTest, KeepsItsRankManifestWhereAnotherCouldNotBeRead) {
+  replace_rank_manifest(dir_.path(), {7, {1, 2}}, Durability::process);
+  for (const RankManifest& bad :
+       {RankManifest{8, {}}, RankManifest{8, {1}}, RankManifest{-3, {1, 2}}})
+    EXPECT_THROW(replace_rank_manifest(dir_.path(), bad, Durability::process), InvalidArgument);
+  EXPECT_EQ(load_rank_manifest(dir_.path())->step, 7);
 }
 
 }  // namespace

@@ -39,7 +39,8 @@ struct CommittedState {
   std::uint64_t written_bytes = 0;  // SwapStore::written_bytes() at that commit
 };
 
-// Which step of several ranks is committed, and the digest of each rank's manifest, in rank order.
+// Which step of two or more ranks is committed, and the digest of each rank's manifest, in rank
+// order.
 struct RankManifest {
   std::int64_t step = 0;
   std::vector<std::uint64_t> digests;
@@ -50,6 +51,7 @@ struct RankManifest {
 // directory cannot be read.
 std::optional<RankManifest> load_rank_manifest(const std::string& directory);
 // The moment of a commit over ranks. With Durability::power, it survives loss of power. Throws
+// InvalidArgument for a step below 0 or fewer than two ranks; then nothing has changed. Throws
 // IoError; then it is not certain which of the two is there.
 void replace_rank_manifest(const std::string& directory, const RankManifest& manifest,
                            Durability durability);
