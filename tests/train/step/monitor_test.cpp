@@ -265,6 +265,8 @@ TEST(Monitors, RefuseAFileThatAnotherRunWrites) {
   EXPECT_THAT(sluice::test::message_of([&] { const Monitors second(config, 1, 8); }),
               HasSubstr("is being written by another run: give each its own "
                         "csv_monitor.job_name"));
+  EXPECT_EQ(names_in(directory.file("events")).size(), 1U)
+      << "TensorBoard would leave the first run's file for a newer one";
 }
 
 TEST(StepLines, WaitWhileTheyCannotBeWritten) {

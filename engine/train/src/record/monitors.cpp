@@ -116,10 +116,16 @@ std::string python_number(double value) {
 Monitors::Monitors(const config::MonitorsConfig& config, std::int64_t committed_step,
                    const SamplesAxis& axis)
     : config_(config), axis_(axis), committed_samples_(axis.at(committed_step)) {
+  if (config.csv.enabled) open_rows();
+  // Last: TensorBoard goes on to a newer file, even one that a refused run leaves empty, and does
+  // not return to the one that the run at work writes to.
   if (config.tensorboard.enabled)
     events_.emplace(config.tensorboard.directory(), committed_samples_ + 1);
-  if (!config.csv.enabled) return;
-  make_directory(config.csv.directory());
+}
+
+// Opens the CSV files that are there.
+void Monitors::open_rows() {
+  make_directory(config_.csv.directory());
   const auto open_if_there = [this](const char* name) {
     const std::string tag = kSection + std::string(name);
     return std::filesystem::exists(csv_path(tag)) ? &csv_of(tag) : nullptr;

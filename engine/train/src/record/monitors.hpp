@@ -56,7 +56,8 @@ class Monitors {
   // processes of the run no longer count: CSV rows are cut off, and TensorBoard drops the events.
   // A file that has no row up to it is renamed as one of an earlier run, where that of the learning
   // rates has none either.
-  // Throws IoError; StorageError when another run writes to a CSV file.
+  // Throws IoError; StorageError when another run writes to a CSV file. Then there is no new file
+  // of TensorBoard.
   Monitors(const config::MonitorsConfig& config, std::int64_t committed_step,
            const SamplesAxis& axis);
   // Throws IoError when a file cannot be written; its values wait for the next call, and those of
@@ -66,6 +67,7 @@ class Monitors {
   void finish();
 
  private:
+  void open_rows();
   void write(const std::function<void()>& events, const std::function<void(LineFile&)>& lines);
   LineFile& csv_of(const std::string& tag);
   std::string csv_path(const std::string& tag) const;
