@@ -136,7 +136,7 @@ def test_the_next_run_removes_drafts_of_killed_runs_alone(tokenizer: Path, tmp_p
         process.kill()
         process.communicate()
     result = run("a.txt", *options, cwd=tmp_path)
-    assert (result.returncode, result.stderr) == (0, "x.bin: removed 2 drafts of killed runs beside it\n")
+    assert (result.returncode, result.stderr) == (0, "x.bin: removed 1 draft of killed runs beside it\n")
     assert drafts_in(tmp_path) == [".x.bin.draft-notes"]
 
 
@@ -154,6 +154,30 @@ def test_a_draft_that_is_taken_for_a_dead_one_is_made_anew(tmp_path: Path, monke
     assert (removed, len(drafts_in(tmp_path))) == ([1], 2)
     file.discard()
     assert drafts_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("error", [errno.ENOLCK, errno.EIO])
+def test_a_file_is_written_where_there_are_no_locks_and_an_error_leaves_nothing(
+    error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_lock(descriptor: int, operation: int) -> None:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(fcntl, "flock", no_lock)
+    if error == errno.ENOLCK:  # NFS without a lock service
+        TokenFile(tmp_path / "x.bin").discard()
+    else:
+        with pytest.raises(Failure, match="Input/output error"):
+            TokenFile(tmp_path / "x.bin")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_listed_keeps_its_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(folder: Path) -> list[str]:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+
+    monkeypatch.setattr(os, "listdir", denied)
+    assert remove_dead_drafts(tmp_path / "x.bin") == 0
 
 
 @pytest.fixture

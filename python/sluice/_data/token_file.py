@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from .failure import Failure, of_system
 
@@ -22,7 +22,7 @@ MOST_IDS_OF_16_BITS = 1 << 16
 
 _MOST_BYTES_OF_A_NAME_IN_A_DRAFT = 200  # a name has at most 255
 _draft_number = itertools.count()
-_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP)  # of a file system: no run removes drafts there
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # of a file system: no run removes drafts there
 
 
 def facts_of(path: Path) -> Path:
@@ -52,12 +52,12 @@ def check_name(path: Path, vocabulary_size: int, overwrite: bool, inputs: Iterab
 
 
 def remove_dead_drafts(path: Path) -> int:
-    """Removes the drafts of ``path`` that no living process holds. Returns how many files. Raises Failure."""
+    """Removes the drafts of ``path`` that no living process holds, where the folder can be listed. Returns how many."""
     pattern = re.compile(re.escape(_draft_prefix(path)) + r"\d+-\d+")
     try:
         names = {name.removesuffix(".json") for name in os.listdir(path.parent)}
-    except OSError as error:
-        raise of_system(error, path) from None
+    except OSError:
+        return 0
     return sum(_remove_if_dead(path.with_name(name)) for name in names if pattern.fullmatch(name))
 
 
@@ -66,27 +66,32 @@ def _draft_prefix(path: Path) -> str:
     return f".{name}.draft-"
 
 
-def _new_draft(path: Path) -> tuple[Path, int]:
-    """The path of a draft, and a descriptor that holds it until it is closed: by a lock on the file of its facts.
+def _new_draft(path: Path) -> tuple[BinaryIO, int]:
+    """A new draft, open, and a descriptor that holds it until it is closed: by a lock on the file of its facts.
 
-    That file is made here. It is the first to come, and the last to go. Raises OSError.
+    That file is made first, and is the last to go. Raises OSError.
     """
     while True:
         draft = path.with_name(f"{_draft_prefix(path)}{os.getpid()}-{next(_draft_number)}")
-        lock = os.open(facts_of(draft), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                os.close(lock)
-                raise
-        with contextlib.suppress(FileNotFoundError):  # a run that began at this moment took it for a dead one
-            if os.path.samestat(os.fstat(lock), facts_of(draft).stat()):
-                return draft, lock
-        os.close(lock)
+        facts = facts_of(draft)
+        with contextlib.ExitStack() as undone:
+            lock = os.open(facts, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+            undone.callback(os.close, lock)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    facts.unlink(missing_ok=True)
+                    raise
+            with contextlib.suppress(FileNotFoundError):  # a run that began at this moment took it for a dead one
+                if os.path.samestat(os.fstat(lock), facts.stat()):
+                    undone.callback(facts.unlink)
+                    file = draft.open("xb", buffering=1 << 20)
+                    undone.pop_all()
+                    return file, lock
 
 
-def _remove_if_dead(draft: Path) -> int:
+def _remove_if_dead(draft: Path) -> bool:
     with contextlib.ExitStack() as held:
         try:
             lock = os.open(facts_of(draft), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -95,12 +100,12 @@ def _remove_if_dead(draft: Path) -> int:
         except FileNotFoundError:
             pass  # no process has a draft without this file
         except OSError:
-            return 0
-        removed = 0
+            return False
+        removed = False
         for file in (draft, facts_of(draft)):
             with contextlib.suppress(OSError):
                 file.unlink()
-                removed += 1
+                removed = True
         return removed
 
 
@@ -112,16 +117,11 @@ class TokenFile:
         self.tokens = self.documents = 0
         self._code = "H" if path.suffix == ".bin" else "I"
         try:
-            self._draft, self._lock = _new_draft(path)
+            self._file, self._lock = _new_draft(path)
         except OSError as error:
             raise of_system(error, path) from None
+        self._draft = Path(self._file.name)
         self._draft_of_facts = facts_of(self._draft)
-        try:
-            self._file = self._draft.open("xb", buffering=1 << 20)
-        except OSError as error:
-            self._draft_of_facts.unlink()
-            os.close(self._lock)
-            raise of_system(error, path) from None
 
     def add(self, ids: list[int], ends_document: bool) -> None:
         """Appends tokens."""
