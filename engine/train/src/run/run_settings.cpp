@@ -1,8 +1,11 @@
 #include "run/run_settings.hpp"
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "record/monitors.hpp"
 #include "sluice/base/error.hpp"
@@ -49,6 +52,7 @@ std::string groups_text(const models::ParamGroups& groups) {
 
 constexpr std::array<std::int64_t, 6> kRatedUpdates = {1, 10, 100, 1000, 10'000, 100'000};
 constexpr const char* kAtUpdates = " at updates 1, 10, 100 ... 100,000";
+constexpr const char* kWithBetas = ", with beta1 ";
 
 // The schedule as its values at some updates.
 std::string learning_rate_text(const config::TrainConfig& config) {
@@ -58,19 +62,66 @@ std::string learning_rate_text(const config::TrainConfig& config) {
     text += (text.empty() ? "" : ", ") + nine_digits(config::learning_rate(config, update));
     const double beta1 = config::betas_of_step(config, update).beta1;
     cycles = cycles || beta1 != config.optimizer.beta1;
-    betas += (betas.empty() ? ", with beta1 " : ", ") + nine_digits(beta1);
+    betas += (betas.empty() ? kWithBetas : ", ") + nine_digits(beta1);
   }
   return text + kAtUpdates + (cycles ? betas : "");
 }
 
-// A constant rate stands once. Saved values keep their form: those of older states are compared.
-std::string shown(const std::string& value) {
-  const std::size_t end = value.find(kAtUpdates);
-  if (end == std::string::npos) return value;
-  const std::string first = value.substr(0, value.find(", "));
-  std::string constant = first;
-  for (std::size_t i = 1; i < kRatedUpdates.size(); ++i) constant += ", " + first;
-  return value.substr(0, end) == constant ? first + value.substr(end) : value;
+std::vector<std::string> values_in(const std::string& list) {
+  std::vector<std::string> values;
+  constexpr std::string_view kComma = ", ";
+  for (std::size_t at = 0, end = 0; end != std::string::npos; at = end + kComma.size()) {
+    end = list.find(kComma, at);
+    values.push_back(list.substr(at, end == std::string::npos ? end : end - at));
+  }
+  return values;
+}
+
+// The lists of a saved learning rate: its rates, and the betas where a schedule cycles them. Empty:
+// none.
+std::array<std::vector<std::string>, 2> lists_of(const std::string& text) {
+  const std::size_t end = text.find(kAtUpdates);
+  if (end == std::string::npos) return {};
+  const std::size_t betas = text.find(kWithBetas, end);
+  return {values_in(text.substr(0, end)),
+          betas == std::string::npos
+              ? std::vector<std::string>()
+              : values_in(text.substr(betas + std::string_view(kWithBetas).size()))};
+}
+
+// Equal values stand once.
+std::string joined(const std::vector<std::string>& values) {
+  const bool is_constant =
+      std::ranges::all_of(values, [&](const auto& value) { return value == values.front(); });
+  return is_constant ? values.front() : join(values, ", ");
+}
+
+// Where the lists differ: "was 0.1; is 0.2 at update 100".
+std::string list_difference(const std::vector<std::string>& before,
+                            const std::vector<std::string>& now) {
+  std::vector<std::string> was, is, updates;
+  for (std::size_t i = 0; i < kRatedUpdates.size(); ++i) {
+    if (before[i] == now[i]) continue;
+    was.push_back(before[i]);
+    is.push_back(now[i]);
+    updates.push_back(format_count(static_cast<unsigned long long>(kRatedUpdates[i])));
+  }
+  if (was.empty()) return "";
+  return "was " + joined(was) + "; is " + joined(is) +
+         (updates.size() == 1 ? " at update " : " at updates ") + join(updates, ", ");
+}
+
+// "was 1; is 2". Learning rates are compared value by value.
+std::string difference_of(const std::string& before, const std::string& now) {
+  const auto was = lists_of(before);
+  const auto is = lists_of(now);
+  const auto are_alike = [](const auto& a, const auto& b) { return a.size() == b.size(); };
+  if (was[0].size() != kRatedUpdates.size() || !std::ranges::equal(was, is, are_alike))
+    return "was " + before + "; is " + now;
+  std::string text = list_difference(was[0], is[0]);
+  const std::string betas = was[1].empty() ? "" : list_difference(was[1], is[1]);
+  if (!betas.empty()) text += (text.empty() ? "beta1 " : "; beta1 ") + betas;
+  return text;
 }
 
 // "another batch", "other held-out data".
@@ -155,7 +206,7 @@ void compare_settings(const models::RunSettings& saved, const models::RunSetting
     const auto before = saved.find(name);
     if (before == saved.end() || before->second == value) continue;
     const std::string difference =
-        "resumed with " + another(name) + ": was " + shown(before->second) + "; is " + shown(value);
+        "resumed with " + another(name) + ": " + difference_of(before->second, value);
     if (!strict) log(LogLevel::warn, difference);
     differences += (differences.empty() ? "" : "\n") + difference;
   }
