@@ -126,5 +126,37 @@ TEST(WarmupCosineLR, WithoutRoomToDecayStaysAtTheFloor) {
   EXPECT_NEAR(learning_rate(s, 1.0, 99), 0.25, kTolerance);
 }
 
+TEST(StepsAtZero, BeginBehindTheLastStepWithARate) {
+  const SchedulerConfig schedules[] = {
+      WarmupDecayLR{.total_num_steps = 30, .warmup_num_steps = 4},
+      WarmupDecayLR{.total_num_steps = 4, .warmup_num_steps = 30},
+      WarmupCosineLR{.total_num_steps = 30, .warmup_num_steps = 4, .cos_min_ratio = 0},
+      WarmupCosineLR{.total_num_steps = 1, .warmup_num_steps = 30, .cos_min_ratio = 0},
+      LinearLR{.start_factor = 1, .end_factor = 0, .total_iters = 32},
+      PolynomialLR{.total_iters = 30}};
+  for (const SchedulerConfig& schedule : schedules) {
+    std::int64_t last = 3;  // the warm-up of some begins at 0
+    while (learning_rate(schedule, 0.5, last + 1) > 0) ++last;
+    EXPECT_EQ(steps_at_zero(schedule, last), "") << schedule.index();
+    const std::string line = steps_at_zero(schedule, last + 1);
+    EXPECT_EQ(line.find("the learning rate is 0 from step " + std::to_string(last + 1) + " on"), 0U)
+        << schedule.index() << ": " << line;
+    EXPECT_NE(line.find("or give --steps " + std::to_string(last)), std::string::npos) << line;
+  }
+  EXPECT_EQ(steps_at_zero(schedules[0], 60),
+            "the learning rate is 0 from step 32 on, and the run has 60 steps: those change no "
+            "weight. The schedule ends there (scheduler.params.total_num_steps: 30); set it to 60, "
+            "or give --steps 31");
+}
+
+TEST(StepsAtZero, AreNoneWhereTheScheduleEndsAboveZero) {
+  for (const SchedulerConfig& schedule :
+       {SchedulerConfig(), SchedulerConfig(WarmupLR()),
+        SchedulerConfig(WarmupDecayLR{.total_num_steps = 9, .warmup_min_lr = 1e-5}),
+        SchedulerConfig(WarmupCosineLR{.total_num_steps = 9}), SchedulerConfig(LinearLR()),
+        SchedulerConfig(CosineAnnealingLR{.t_max = 9})})
+    EXPECT_EQ(steps_at_zero(schedule, 1000), "") << schedule.index();
+}
+
 }  // namespace
 }  // namespace sluice::config

@@ -91,5 +91,24 @@ TEST(Schedule, OfAnotherKindIsNamedWhenARunIsResumed) {
                                     "updates 1, 10, 100, 1,000, 10,000, 100,000"));
 }
 
+TEST(Schedule, ThatEndsAtZeroBeforeTheRunDoesIsWarnedOf) {
+  TrainFolder folder;
+  folder.set(with_schedule(
+      R"({"type": "WarmupDecayLR", "params": {"total_num_steps": 4, "warmup_num_steps": 2}})"));
+  const char* const warning = "the learning rate is 0 from step 6 on, and the run has 7 steps";
+  const ProgramResult fits = folder.train("report", 5);
+  EXPECT_EQ(fits.exit_code, 0) << fits.err;
+  EXPECT_EQ(fits.err.find("the learning rate is 0"), std::string::npos) << fits.err;
+  const ProgramResult longer = folder.train("report", 7, {"--resume"});
+  EXPECT_EQ(longer.exit_code, 0) << longer.err;
+  EXPECT_THAT(longer.err, HasSubstr(warning));
+  const ProgramResult checked =
+      run_sluice({"config", "check", folder.config(), "--steps", "7", "--json"});
+  EXPECT_THAT(checked.out, HasSubstr(std::string("warning: ") + warning));
+  const ProgramResult planned = run_sluice(
+      {"plan", "--config", folder.config(), "--model", folder.model(), "--steps", "7", "--json"});
+  EXPECT_THAT(planned.err, HasSubstr(warning));
+}
+
 }  // namespace
 }  // namespace sluice::test

@@ -15,6 +15,7 @@
 #include "process/exit_code.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/text.hpp"
+#include "sluice/config/lr_schedule.hpp"
 #include "sluice/config/train_config.hpp"
 #include "sluice/nvme/file_system.hpp"
 #include "sluice/plan/storage_choices.hpp"
@@ -62,9 +63,17 @@ void add_rows(const std::string& key, const Json::Value& value, const std::strin
   }
 }
 
-// The notes of the file, and a caution for directories that are memory or across a network.
-std::vector<std::string> all_notes(const config::TrainConfig& config) {
+// The notes of the file, a warning of steps (--steps) behind the end of its schedule, and a caution
+// for directories that are memory or across a network.
+std::vector<std::string> all_notes(const config::TrainConfig& config,
+                                   const std::vector<config::Setting>& settings) {
   std::vector<std::string> notes = config.notes;
+  for (const config::Setting& setting : settings) {
+    const std::int64_t steps =
+        setting.flag == "--steps" ? parse_number<std::int64_t>(setting.value).value_or(0) : 0;
+    const std::string at_zero = config::steps_at_zero(config.scheduler, steps);
+    if (!at_zero.empty()) notes.push_back("warning: " + at_zero);
+  }
   const auto length = config.origins.find("scheduler.params.total_num_steps");
   if (length != config.origins.end() && length->second == "--epochs")
     notes.push_back(
@@ -85,15 +94,14 @@ std::vector<std::string> all_notes(const config::TrainConfig& config) {
   return notes;
 }
 
-void print_notes(const config::TrainConfig& config, Console& console) {
-  const std::vector<std::string> notes = all_notes(config);
+void print_notes(const std::vector<std::string>& notes, Console& console) {
   if (!notes.empty()) console.print("");
   for (const std::string& note : notes) console.print(note);
 }
 
-Json::Value notes_of(const config::TrainConfig& config) {
+Json::Value list_of(const std::vector<std::string>& notes) {
   Json::Value list(Json::arrayValue);
-  for (const std::string& note : all_notes(config)) list.append(note);
+  for (const std::string& note : notes) list.append(note);
   return list;
 }
 
@@ -114,11 +122,12 @@ Json::Value check_one(const ConfigFiles& files, const std::vector<config::Settin
     if (is_default) object["defaults"].append(key);
   }
   console.print(format_table(rows, Alignment::left));
-  print_notes(config, console);
+  const std::vector<std::string> notes = all_notes(config, settings);
+  print_notes(notes, console);
   std::string names = files.path;
   for (const std::string& path : files.tuned_paths) names += ", " + path;
   console.print("\n" + names + ": no mistakes\n");
-  object["notes"] = notes_of(config);
+  object["notes"] = list_of(notes);
   return object;
 }
 
@@ -166,11 +175,12 @@ int run_config_resolve(const ConfigResolveArguments& arguments, Session& session
     values[key]["origin"] = origin;
   }
   session.console().print(format_table(rows, Alignment::left));
-  print_notes(config, session.console());
+  const std::vector<std::string> notes = all_notes(config, arguments.settings);
+  print_notes(notes, session.console());
   Json::Value object(Json::objectValue);
   object["file"] = arguments.path;
   object["values"] = values;
-  object["notes"] = notes_of(config);
+  object["notes"] = list_of(notes);
   session.emit(object);
   return kExitDone;
 }

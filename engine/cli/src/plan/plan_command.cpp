@@ -13,7 +13,9 @@
 #include "process/exit_code.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/log.hpp"
 #include "sluice/base/text.hpp"
+#include "sluice/config/lr_schedule.hpp"
 #include "sluice/config/model_config.hpp"
 #include "sluice/models/dataset.hpp"
 #include "sluice/models/safetensors.hpp"
@@ -116,6 +118,8 @@ int run_plan(const PlanArguments& arguments, Session& session) {
       request.config_path, {.tuned_paths = request.tuned_paths, .settings = request.settings});
   const config::ModelConfig model = config::load_model_config(request.model_path);
   const std::optional<std::int64_t> steps = check_data(request, config, model);
+  const std::string at_zero = config::steps_at_zero(config.scheduler, steps.value_or(0));
+  if (!at_zero.empty()) log(LogLevel::warn, at_zero);
   const train::RunSource source = resumed_source(request, config);
   const bool writes_checkpoints = train::writes_checkpoints(
       source, steps.value_or(train::kDefaultSteps), config.sluice.checkpoints.directory);

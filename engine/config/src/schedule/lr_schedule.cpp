@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <string>
+#include <string_view>
 
 #include "schedule/torch_schedule.hpp"
 #include "sluice/base/error.hpp"
@@ -135,6 +137,36 @@ double rate(const LRRangeTest& s, double, std::int64_t step) {
                   (s.lr_range_test_staircase ? std::floor(interval) : interval));
 }
 
+// The end of a schedule whose rate is 0 from there on, and not before.
+struct EndAtZero {
+  std::int64_t last_step;      // above 0
+  std::string_view parameter;  // that sets it
+  std::int64_t value;
+};
+
+template <typename Schedule>
+std::optional<EndAtZero> end_at_zero(const Schedule&) {
+  return {};
+}
+std::optional<EndAtZero> end_at_zero(const WarmupDecayLR& s) {
+  if (s.warmup_min_lr != 0 || s.warmup_max_lr == 0) return {};
+  return EndAtZero{std::max(s.total_num_steps, warmup_steps(s.warmup_num_steps)) + 1,
+                   "total_num_steps", s.total_num_steps};
+}
+std::optional<EndAtZero> end_at_zero(const WarmupCosineLR& s) {
+  if (s.cos_min_ratio != 0) return {};
+  return EndAtZero{std::max(s.total_num_steps, warmup_steps(s.warmup_num_steps) + 1),
+                   "total_num_steps", s.total_num_steps};
+}
+std::optional<EndAtZero> end_at_zero(const LinearLR& s) {
+  if (s.end_factor != 0) return {};
+  return EndAtZero{s.total_iters, "total_iters", s.total_iters};
+}
+std::optional<EndAtZero> end_at_zero(const PolynomialLR& s) {
+  if (s.power == 0) return {};
+  return EndAtZero{s.total_iters, "total_iters", s.total_iters};
+}
+
 double rate_of(const SchedulerConfig& scheduler, double base_lr, std::int64_t step,
                KnownRate& known) {
   SLUICE_CHECK(step >= 1, "learning rate of step " + std::to_string(step) + ": steps count from 1");
@@ -157,6 +189,17 @@ double learning_rate(const SchedulerConfig& scheduler, double base_lr, std::int6
 
 double LearningRates::at(std::int64_t step) {
   return rate_of(scheduler_, base_lr_, step, known_);
+}
+
+std::string steps_at_zero(const SchedulerConfig& scheduler, std::int64_t steps) {
+  const auto end = std::visit([](const auto& s) { return end_at_zero(s); }, scheduler);
+  if (!end || steps <= end->last_step) return "";
+  const std::string asked = std::to_string(steps);
+  return "the learning rate is 0 from step " + std::to_string(end->last_step + 1) +
+         " on, and the run has " + asked +
+         " steps: those change no weight. The schedule ends there (scheduler.params." +
+         std::string(end->parameter) + ": " + std::to_string(end->value) + "); set it to " + asked +
+         ", or give --steps " + std::to_string(end->last_step);
 }
 
 Betas betas_of_step(const SchedulerConfig& scheduler, const OptimizerConfig& optimizer,

@@ -92,6 +92,8 @@ void check_schedule(const config::TrainConfig& config, std::int64_t steps) {
                "scheduler.params.decay_mom_rate: beta1 grows to 1 after step " +
                    std::to_string(*last) + ", and the run has " + std::to_string(steps) +
                    " steps; lower it, or give --steps " + std::to_string(*last));
+  const std::string at_zero = config::steps_at_zero(config.scheduler, steps);
+  if (!at_zero.empty() && config.rank == 0) log(LogLevel::warn, at_zero);
 }
 
 }  // namespace sluice::train

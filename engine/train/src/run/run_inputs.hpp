@@ -22,7 +22,8 @@ Configuration load_configuration(const TrainRequest& request);
 Data open_data(const TrainRequest& request, const Configuration& loaded);
 // Steps of the whole run. Throws InvalidArgument when there is nothing to do.
 std::int64_t total_steps(const TrainRequest& request, const Data& data);
-// Throws InvalidArgument when the schedule has no betas for so many steps.
+// Throws InvalidArgument when the schedule has no betas for so many steps. Rank 0 warns when it
+// ends before them at a rate of 0.
 void check_schedule(const config::TrainConfig& config, std::int64_t steps);
 
 }  // namespace sluice::train

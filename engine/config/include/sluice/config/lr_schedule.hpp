@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "sluice/config/train_config.hpp"
 
@@ -47,6 +48,10 @@ class LearningRates {
   double base_lr_;
   KnownRate known_;
 };
+
+// A line on the steps of a run of `steps` that change no weight, because the schedule has ended at
+// a rate of 0, with two ways out. Empty: there is none, or the schedule goes on in another way.
+std::string steps_at_zero(const SchedulerConfig& scheduler, std::int64_t steps);
 
 struct Betas {
   double beta1 = 0;
