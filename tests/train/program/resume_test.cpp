@@ -237,6 +237,48 @@ TEST(Resume, WithNothingCommittedBeginsAnewAndSaysSo) {
       << result.err;
 }
 
+TEST(Resume, OfARunWhoseStateIsElsewhereSaysSo) {
+  TrainFolder folder;
+  TrainSetup setup;
+  folder.set(setup);
+  ASSERT_EQ(folder.train("report", 2).exit_code, 0);
+  setup.optimizer_device = setup.param_device = "cpu";
+  folder.set(setup);
+  const ProgramResult result = folder.train("report", 1, {"--resume"});
+  EXPECT_EQ(result.exit_code, 0);
+  for (const char* part :
+       {"warning: --resume: the configuration names no directory of states: the run begins at step "
+        "1",
+        "/report.json is of a run that committed step 2, and no directory of this configuration "
+        "has its state"})
+    EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
+}
+
+// As docs/durability.md says it.
+TEST(Resume, GoesToAnotherTierAndBackByCheckpoints) {
+  constexpr int kAll = 8;
+  TrainSetup on_drive;
+  TrainSetup in_memory;
+  in_memory.optimizer_device = in_memory.param_device = "cpu";
+  const Expected expected = uninterrupted(on_drive, kAll);
+  TrainFolder folder;
+  folder.set(on_drive);
+  ASSERT_EQ(folder.train("report", 2).exit_code, 0);
+  const std::string keys =
+      "\"checkpoint_every\": 1, \"checkpoint_dir\": \"" + folder.checkpoints() + "\", ";
+  int steps = 2;
+  for (const TrainSetup& each : {on_drive, in_memory, on_drive}) {
+    TrainSetup setup = each;
+    setup.sluice_keys = keys;
+    folder.set(setup);
+    const ProgramResult result = folder.train("report", steps, {"--resume"});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    steps += 3;
+  }
+  EXPECT_EQ(column(folder, "report", "loss"), expected.losses);
+  EXPECT_TRUE(exported(folder, folder.swap()) == expected.weights);
+}
+
 TEST(Resume, IsNeededWhereARunIsCommitted) {
   TrainFolder folder;
   folder.set({});

@@ -61,7 +61,7 @@ train::RunSource resumed_source(const train::TrainRequest& request, config::Trai
   if (!request.resume) return {};
   train::check_directories(config, request.placement, train::Resume::yes);
   train::RunSource source = train::choose_source(config, request.placement);
-  if (!source.state) train::log_nothing_to_resume();
+  if (!source.state) train::log_nothing_to_resume(config, request.placement);
   train::check_parts(source, config, request.placement);
   train::adopt_settings(config, source);
   return source;

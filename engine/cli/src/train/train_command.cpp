@@ -13,7 +13,11 @@
 #include "files/output_file.hpp"
 #include "process/exit_code.hpp"
 #include "process/signals.hpp"
+#include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/error_of.hpp"
+#include "sluice/base/fd.hpp"
+#include "sluice/base/json/json_reader.hpp"
 #include "sluice/base/launch_environment.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/base/trace.hpp"
@@ -100,17 +104,36 @@ void begin_steps(StopSignals& signals, std::int64_t first_step, std::int64_t tot
   if (first_step <= total_steps) signals.begin_steps();
 }
 
+// A warning for a run that was to resume and starts over, from the report of the run before; empty
+// where that committed nothing.
+std::string lost_run(const train::TrainRequest& request) {
+  const std::string path = request.report_dir + "/report.json";
+  if (!request.resume || request.report_dir.empty() || !is_file(path)) return "";
+  std::int64_t committed = 0;
+  (void)error_of([&] {  // a damaged report tells nothing
+    committed = parse_json(read_regular_file(path, 64 * kMiB)).value()["committed_step"].asInt64();
+  });
+  if (committed < 1) return "";
+  return "--resume: " + path + " is of a run that committed step " + std::to_string(committed) +
+         ", and no directory of this configuration has its state, so this run begins at step 1; to "
+         "go on from that step, give the configuration of that run (\"command\" in the report)";
+}
+
 class ProgressOfRun final : public TrainProgress {
  public:
-  ProgressOfRun(Session& session, StopSignals& signals)
-      : TrainProgress(session.console(), system_clock()), signals_(signals) {}
+  ProgressOfRun(Session& session, StopSignals& signals, const train::TrainRequest& request)
+      : TrainProgress(session.console(), system_clock()),
+        signals_(signals),
+        lost_run_(lost_run(request)) {}
   void on_begin(std::int64_t first_step, std::int64_t total_steps) override {
     begin_steps(signals_, first_step, total_steps);
+    if (first_step == 1 && !lost_run_.empty()) log(LogLevel::warn, lost_run_);
     TrainProgress::on_begin(first_step, total_steps);
   }
 
  private:
   StopSignals& signals_;
+  std::string lost_run_;
 };
 
 // Rank 0 shows the run.
@@ -193,7 +216,7 @@ int run_train(const TrainArguments& arguments, Session& session) {
 
   train::TrainLibrary& library = load_train_library();
   library.set_log_sink(session.console().make_log_sink(), LogLevel::info);
-  ProgressOfRun progress(session, signals);
+  ProgressOfRun progress(session, signals, request);
   try {
     const train::RunReport report = library.train(request, progress, signals.stop());
     session.console().status("");

@@ -174,7 +174,7 @@ RunSource find_source(const config::TrainConfig& config, plan::Placement placeme
     if (resume == Resume::yes && !found.own_swap) check_parts(found, config, placement);
     if (found.swap_holds_state) models::forget_superseded(swap);
     if (found.state && resume == Resume::no) refuse_existing(found, swap, checkpoints);
-    if (!found.state && resume == Resume::yes) log_nothing_to_resume();
+    if (!found.state && resume == Resume::yes) log_nothing_to_resume(config, placement);
     return found;
   });
   if (ranks.world_size() == 1) return source;

@@ -269,8 +269,14 @@ bool writes_checkpoints(const RunSource& source, std::int64_t total_steps,
          !has_checkpoint(directory, source.state->line, source.state->step);
 }
 
-void log_nothing_to_resume() {
-  log(LogLevel::info, "--resume: nothing has been committed yet, the run begins at step 1");
+void log_nothing_to_resume(const config::TrainConfig& config, plan::Placement placement) {
+  std::string places = swap_directory(config, placement);
+  const std::string& checkpoints = config.sluice.checkpoints.directory;
+  if (!checkpoints.empty()) places += (places.empty() ? "" : " or ") + checkpoints;
+  const std::string why = places.empty() ? "the configuration names no directory of states"
+                                         : "nothing has been committed yet in " + places;
+  log(places.empty() ? LogLevel::warn : LogLevel::info,
+      "--resume: " + why + ": the run begins at step 1");
 }
 
 void adopt_compute_threads(config::TrainConfig& config, const RunSource& source) {

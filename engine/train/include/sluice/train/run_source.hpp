@@ -63,8 +63,9 @@ bool has_checkpoint(const std::string& directory, const std::string& line, std::
 // take none writes nothing.
 bool writes_checkpoints(const RunSource& source, std::int64_t total_steps,
                         const std::string& directory);
-// Logs that a run which was to resume starts over.
-void log_nothing_to_resume();
+// Logs that a run which was to resume starts over, and where it looked; a warning when it has no
+// place to look.
+void log_nothing_to_resume(const config::TrainConfig& config, plan::Placement placement);
 
 // Throws StorageError or InvalidArgument when the state in `source` has another model, layout, data
 // type or seed.
