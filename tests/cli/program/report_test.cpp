@@ -108,9 +108,11 @@ TEST_F(Report, TellsTheStepsOfAResumedRunFromThoseBeforeIt) {
   write_steps(step_line(1) + step_line(2) + resumed);
   Json::Value report_json = parse_json(kReportJson);
   report_json["steps"] = 1;
+  report_json["tokens_per_second"] = 512;
   write_file(run() + "/report.json", report_json.toStyledString());
   ASSERT_EQ(report().exit_code, 0);
   EXPECT_THAT(page(), HasSubstr("steps 1 to 3, resumed after step 2;"));
+  EXPECT_THAT(page(), HasSubstr("1,024 tokens/s over all these steps; 512 tokens/s since step 2"));
   EXPECT_THAT(page(), HasSubstr("(median since step 2)"));
   EXPECT_THAT(page(), HasSubstr("<td>1.00 MiB</td>"));  // not the mean of all three steps
 

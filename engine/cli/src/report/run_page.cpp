@@ -70,18 +70,22 @@ std::string summary(const RunRecord& run) {
   const RunSteps& steps = run.steps;
   std::string text;
   const auto say = [&](const std::string& part) { text += (text.empty() ? "" : "; ") + part; };
+  const std::string resumed_after = std::to_string(run.resumed_after);
+  const bool is_resumed = steps.count > 0 && run.resumed_after >= steps.first_step;
   if (steps.count > 0) {
     say("steps " + std::to_string(steps.first_step) + " to " + std::to_string(steps.last_step) +
-        (run.resumed_after >= steps.first_step
-             ? ", resumed after step " + std::to_string(run.resumed_after)
-             : ""));
+        (is_resumed ? ", resumed after step " + resumed_after : ""));
     if (steps.last_loss) say("last loss " + format_number("%.4f", *steps.last_loss));
   }
   if (steps.last_eval_loss) say("eval loss " + format_number("%.4f", *steps.last_eval_loss));
   if (const auto parameters = number_at(run.report, {"parameters"}))
     say(format_count(static_cast<unsigned long long>(*parameters)) + " parameters, " +
         bytes_text(number_at(run.report, {"state_bytes"})) + " of training state");
-  if (steps.seconds > 0) say(format_rate(steps.tokens / steps.seconds, "tokens/s"));
+  if (steps.seconds > 0)
+    say(format_rate(steps.tokens / steps.seconds, "tokens/s") +
+        (is_resumed ? " over all these steps" : ""));
+  if (const auto speed = number_at(run.report, {"tokens_per_second"}); is_resumed && speed)
+    say(format_rate(*speed, "tokens/s") + " since step " + resumed_after);
   if (const std::string bound = text_at(run.report, "bound_by"); !bound.empty())
     say("bound by " + bound);
   std::string out = text.empty() ? "" : paragraph(text + ".");
