@@ -70,8 +70,10 @@ constexpr const char* kStyle =
     "stroke-linejoin:round}.band{fill:var(--c);opacity:.2}.area,.dot,.mark,.span{fill:var(--c)}"
     ".edge{stroke:var(--ink)}.track{fill:var(--rule)}.gauge{width:9rem;height:1.1rem;"
     "vertical-align:middle}.wide{overflow-x:auto}"
-    "@media(max-width:40rem){.texts td:first-child{white-space:normal;width:7rem}"
-    ".wide>svg{width:42rem}}";
+    // A phone: charts shrink to its width, with larger letters, which may reach into the margin.
+    "@media(max-width:40rem){svg text{font-size:20px}.wide>svg,.wide:has(>svg){overflow:visible}"
+    "th,td{padding:.25rem .3rem;font-size:.8rem;white-space:normal}.gauge{width:3rem}"
+    ".texts td:first-child{width:7rem}}";
 
 }  // namespace
 
