@@ -71,6 +71,12 @@ class Reader {
  public:
   explicit Reader(const GetVariable& variable) : variable_(variable) {}
 
+  // srun starts every rank with the variables of a step. A batch script has task 0's variables
+  // without them, whatever the number of tasks.
+  bool is_in_step() const {
+    return find({"SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NUM_TASKS"}).has_value();
+  }
+
   std::optional<Found> find(const Names& names) const {
     for (const char* name : names) {
       const std::optional<std::string> text = variable_(name);
@@ -183,11 +189,16 @@ class Reader {
     }
   }
 
-  // srun with PMI starts a rank as the task of that number. MPICH's own launcher in a Slurm job may
-  // place rank 0 on any of the job's hosts.
+  // srun with PMI starts each rank as the task of that number. MPICH's own launcher in a Slurm job
+  // may place rank 0 on any of the job's hosts; all its ranks have one task's variables, those of
+  // the batch script or of the proxy on their host.
   bool is_task_of_srun(const LaunchEnvironment& ranks) const {
-    const auto task = find(slurm().rank);
-    return ranks.launcher == mpich().name && task && parse_number<int>(task->text) == ranks.rank;
+    const auto is = [&](const Names& names, int value) {
+      const auto found = find(names);
+      return found && parse_number<int>(found->text) == value;
+    };
+    return ranks.launcher == mpich().name && is_in_step() && is(slurm().rank, ranks.rank) &&
+           is(slurm().world_size, ranks.world_size);
   }
 
   // "node[07-12,20],login" names node07 first.
@@ -208,12 +219,8 @@ class Reader {
   const GetVariable& variable_;
 };
 
-// srun starts every rank with the variables of a step. A batch script has task 0's variables
-// without them, whatever the number of tasks.
 void check_step(const Reader& reader, const LaunchEnvironment& ranks) {
-  const bool in_step =
-      reader.find({"SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NUM_TASKS"}).has_value();
-  SLUICE_CHECK(in_step || ranks.rank > 0 || ranks.world_size == 1,
+  SLUICE_CHECK(reader.is_in_step() || ranks.rank > 0 || ranks.world_size == 1,
                "SLURM_PROCID=0 of " + std::to_string(ranks.world_size) +
                    " tasks, outside a job step (SLURM_STEP_ID is not set): the batch script itself "
                    "is no rank; start the ranks with srun, or one with srun -n 1");
