@@ -99,17 +99,15 @@ bool has_part(const std::string& folder, const std::string& digest) {
   return error_of(read) == nullptr;
 }
 
-// The other ranks whose committed parts are here: "that of rank 2 of 3". Empty: none.
-std::string parts_of_others(const std::string& swap, const std::vector<std::string>& digests) {
+// The ranks whose committed parts are here.
+std::vector<int> ranks_here(const std::string& swap, const std::vector<std::string>& digests) {
   const auto ranks = static_cast<int>(digests.size());
   std::vector<int> found;
   for (int rank = 0; rank < ranks; ++rank) {
     if (has_part(offload::rank_folder(swap, rank, ranks), digests[static_cast<std::size_t>(rank)]))
       found.push_back(rank);
   }
-  if (found.empty()) return "";
-  return (found.size() == 1 ? "that of rank " : "those of ranks ") + join(found, ", ") + " of " +
-         std::to_string(ranks);
+  return found;
 }
 
 // A rank that is started on another host than before finds the parts of others, or none. Without
@@ -118,23 +116,20 @@ void check_is_at_home(const std::string& swap, const std::vector<std::string>& d
   if (digests.empty()) return;
   const std::string folder = offload::rank_folder(swap, rank, static_cast<int>(digests.size()));
   if (holds_states(folder)) return;  // settle_commit() says whether of this step
-  const std::string before =
-      "does not hold this rank's part of the step that is committed on all ranks: " + swap +
-      " on host " + host_name() + " has ";
-  const std::string others = parts_of_others(swap, digests);
-  if (!others.empty()) {
-    throw StorageError(folder, before + others +
-                                   ". Start the ranks on the hosts that they had before; where "
-                                   "this folder is lost, restore it from a copy, or go on from a "
-                                   "checkpoint");
+  std::string has = "no part of it";
+  std::string ways =
+      ", and mount their drives; where this one is lost, remove the run on every host (sluice nvme "
+      "clean " +
+      swap + " --committed) to start over, from the newest checkpoint if there is one";
+  if (const std::vector<int> others = ranks_here(swap, digests); !others.empty()) {
+    has = (others.size() == 1 ? "that of rank " : "those of ranks ") + join(others, ", ") + " of " +
+          std::to_string(digests.size());
+    ways = "; where this folder is lost, restore it from a copy, or go on from a checkpoint";
   }
-  throw StorageError(folder, before +
-                                 "no part of it. Start the ranks on the hosts that they had "
-                                 "before, and mount their drives; where this one is lost, remove "
-                                 "the run on every host (sluice nvme clean " +
-                                 swap +
-                                 " --committed) to start over, from the newest checkpoint if "
-                                 "there is one");
+  throw StorageError(
+      folder, "does not hold this rank's part of the step that is committed on all ranks: " + swap +
+                  " on host " + host_name() + " has " + has +
+                  ". Start the ranks on the hosts that they had before" + ways);
 }
 
 // Makes and locks this rank's folder of the swap directory. Its part is then the committed one; or,
