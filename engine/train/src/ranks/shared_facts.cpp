@@ -143,14 +143,11 @@ std::string find_difference(const std::vector<std::string>& all) {
   return "";
 }
 
-// `owners`: for each number of the facts the rank that has the least.
+// `owners`: for each number of the facts the rank that has the least. `texts`: of each rank.
 void name_poorest(plan::MachineFacts& facts, const std::vector<std::size_t>& owners,
-                  const std::vector<std::string>& all) {
-  const auto texts_of = [&](std::size_t number) {
-    return models::unpack_texts(all[owners[number]]);
-  };
+                  const std::vector<std::vector<std::string>>& texts) {
   const auto name = [&](std::size_t number) {
-    return "rank " + std::to_string(owners[number]) + " on host " + texts_of(number).at(1);
+    return "rank " + std::to_string(owners[number]) + " on host " + texts[owners[number]].at(1);
   };
   facts.poorest = {.memory = name(available_memory),
                    .memlock = name(memlock),
@@ -159,19 +156,21 @@ void name_poorest(plan::MachineFacts& facts, const std::vector<std::size_t>& own
                    .disks = {}};
   for (std::size_t i = 0; i < facts.free_disk_bytes.size(); ++i) {
     const std::size_t number = first_directory + i;
-    std::string directory = texts_of(number).at(kFirstDirectoryText + i);
+    std::string directory = texts[owners[number]].at(kFirstDirectoryText + i);
     if (offload::rank_folder_of(facts.free_disk_bytes[i].first))
       directory = offload::rank_folder(directory, static_cast<int>(owners[number]),
-                                       static_cast<int>(all.size()));
+                                       static_cast<int>(texts.size()));
     facts.poorest.disks.push_back(directory + " of " + name(number));
   }
 }
 
 void set_least(plan::MachineFacts& facts, const std::vector<std::string>& all) {
-  std::vector<std::uint64_t> least = numbers_in(all[0]);
+  std::vector<std::vector<std::string>> texts;
+  for (const std::string& one : all) texts.push_back(models::unpack_texts(one));
+  std::vector<std::uint64_t> least = to_numbers(texts[0].at(0));
   std::vector<std::size_t> owners(least.size());
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    const std::vector<std::uint64_t> other = numbers_in(all[rank]);
+  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
+    const std::vector<std::uint64_t> other = to_numbers(texts[rank].at(0));
     for (std::size_t i = 0; i < least.size(); ++i) {
       if (other[i] >= least[i]) continue;
       least[i] = other[i];
@@ -179,7 +178,7 @@ void set_least(plan::MachineFacts& facts, const std::vector<std::string>& all) {
     }
   }
   set_numbers(facts, least);
-  name_poorest(facts, owners, all);
+  name_poorest(facts, owners, texts);
 }
 
 // The plan without the names of this rank's directories.

@@ -22,9 +22,8 @@ class LoadedLibrary {
       library_ = ::dlopen((folder + "/" + name).c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library_ == nullptr) library_ = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library_ != nullptr) return;
-    const char* const error = ::dlerror();
-    why_not_ = (error == nullptr ? name + " cannot be loaded" : error) +
-               std::string("; if it is installed, name its folder in LD_LIBRARY_PATH");
+    why_not_ =
+        ::dlerror() + std::string("; if it is installed, name its folder in LD_LIBRARY_PATH");
   }
 
   // Null when the library is not loaded, or lacks the function.
