@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -156,6 +157,13 @@ void check_threads(int count) {
                 std::to_string(count) + " threads that it needs beside the main one" +
                 why_refused(error_number, ", or ask for fewer with \"sluice\": {\"threads\"}"));
   }
+}
+
+std::uint64_t fork_count() noexcept {
+  static std::atomic<std::uint64_t> forks{0};
+  [[maybe_unused]] static const int registered =
+      ::pthread_atfork(nullptr, nullptr, [] { ++forks; });
+  return forks.load();
 }
 
 }  // namespace sluice

@@ -4,10 +4,12 @@
 #include <optional>
 #include <utility>
 
+#include "sluice/base/error.hpp"
+
 namespace sluice {
 
 Worker::Worker(const std::string& name, ThreadPriority priority)
-    : thread_(start_thread(name, [this, priority] {
+    : forks_(fork_count()), thread_(start_thread(name, [this, priority] {
         take_priority(priority);
         run();
       })) {}
@@ -22,6 +24,8 @@ Worker::~Worker() {
 }
 
 Ticket Worker::begin(std::function<void()> task) {
+  SLUICE_CHECK(forks_ == fork_count(),
+               "a thread that was made before a fork works in the parent process only");
   TicketSource source;
   Ticket ticket = source.ticket();
   MutexLock lock(mutex_);

@@ -6,8 +6,11 @@
 #include <chrono>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
+
+#include "in_child.hpp"
 
 namespace sluice {
 namespace {
@@ -85,6 +88,16 @@ TEST(Worker, TakesTasksFromManyThreads) {
     for (std::thread& poster : posters) poster.join();
   }
   EXPECT_EQ(ran, 400);
+}
+
+TEST(Worker, RefusesAForkedChild) {
+  Worker worker("test");
+  const std::string said = test::run_in_child([&]() -> std::string {
+    const Ticket ticket = worker.begin([] {});
+    return "began";
+  });
+  EXPECT_NE(said.find("works in the parent process only"), said.npos) << said;
+  worker.begin([] {}).finish();
 }
 
 }  // namespace

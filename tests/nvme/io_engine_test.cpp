@@ -293,6 +293,16 @@ TEST_P(IoEngineTest, AnEmptySpanIsFinishedAtOnce) {
   EXPECT_EQ(engine.counters().requests, 0U);
 }
 
+TEST_P(IoEngineTest, AForkedChildIsRefused) {
+  const SwapFile file = open("f");
+  IoEngine engine(backend(), {.block_bytes = kBlock});
+  std::vector<std::byte> data(kBlock);
+  const auto write = [&] { engine.begin_write(file, 0, data).finish(); };
+  const std::string said = run_in_child([&] { return test::message_of(write); });
+  EXPECT_THAT(said, HasSubstr("works in the parent process only"));
+  write();
+}
+
 TEST_P(IoEngineTest, ATransferBeyondTheLargestOffsetIsRefused) {
   const SwapFile file = open("f");
   IoEngine engine(backend(), {kBlock, 8});

@@ -7,6 +7,7 @@
 #include "engine/drive_queue.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/log.hpp"
+#include "sluice/base/threads.hpp"
 
 namespace sluice::nvme {
 
@@ -21,6 +22,13 @@ class IoEngine::Impl {
   const std::vector<std::unique_ptr<DriveQueue>>& queues() const { return queues_; }
   // With more drives than queues, drives share queues.
   DriveQueue& queue_of(std::size_t drive) const { return *queues_[drive % queues_.size()]; }
+  // Of a transfer, which the queue's thread ends. A forked child has no such thread.
+  DriveQueue& queue_to_begin(std::size_t drive) const {
+    SLUICE_CHECK(forks_ == fork_count(),
+                 "IoEngine: it was made before a fork and works in the parent process only; make a "
+                 "new one in the child");
+    return queue_of(drive);
+  }
 
   // Begins ranges[i] of part i in the part's queue; one ticket for all.
   template <typename Range>
@@ -28,12 +36,14 @@ class IoEngine::Impl {
     std::vector<Ticket> tickets;
     for (std::size_t i = 0; i < ranges.size(); ++i) {
       const SwapFile& part = file.parts()[i];
-      tickets.push_back(queue_of(part.drive()).begin(part, std::span<const Range>(ranges[i])));
+      tickets.push_back(
+          queue_to_begin(part.drive()).begin(part, std::span<const Range>(ranges[i])));
     }
     return join(std::move(tickets));
   }
 
  private:
+  const std::uint64_t forks_ = fork_count();
   std::vector<std::unique_ptr<DriveQueue>> queues_;
 };
 
@@ -97,11 +107,11 @@ Ticket IoEngine::begin_write(const SwapFile& file, std::uint64_t offset_bytes,
 }
 
 Ticket IoEngine::begin_reads(const SwapFile& file, std::span<const ReadRange> ranges) {
-  return impl_->queue_of(file.drive()).begin(file, ranges);
+  return impl_->queue_to_begin(file.drive()).begin(file, ranges);
 }
 
 Ticket IoEngine::begin_writes(const SwapFile& file, std::span<const WriteRange> ranges) {
-  return impl_->queue_of(file.drive()).begin(file, ranges);
+  return impl_->queue_to_begin(file.drive()).begin(file, ranges);
 }
 
 Ticket IoEngine::begin_read(const StripedFile& file, std::uint64_t offset_bytes,

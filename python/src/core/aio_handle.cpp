@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "core/buffer.hpp"
-#include "core/process.hpp"
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/error_of.hpp"
 #include "sluice/base/fd.hpp"
+#include "sluice/base/threads.hpp"
 #include "sluice/base/ticket.hpp"
 #include "sluice/nvme/extend_file.hpp"
 #include "sluice/nvme/file.hpp"

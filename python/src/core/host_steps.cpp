@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "core/process.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/threads.hpp"
 
 namespace sluice::python {
 

@@ -4,12 +4,12 @@
 
 #include "core/bindings.hpp"
 #include "core/errors.hpp"
-#include "core/process.hpp"
+#include "sluice/base/threads.hpp"
 
 PYBIND11_MODULE(_core, module) {
   module.doc() = "Drives, host optimizers, configuration and plans, without PyTorch.";
   module.attr("version") = SLUICE_VERSION;
-  sluice::python::count_forks();
+  sluice::fork_count();  // counts from here on
   sluice::python::translate_errors();
   sluice::python::bind_aio(module);
   sluice::python::bind_config(module);

@@ -13,7 +13,8 @@
 namespace sluice {
 
 // The creator owns the executor; no loop may run when it is destroyed. Thread-safe: several callers
-// may run loops at once; the loops share the threads.
+// may run loops at once; the loops share the threads. A forked child has none of these threads: a
+// loop there does not end, unless the executor has one thread.
 class Executor {
  public:
   virtual ~Executor() = default;

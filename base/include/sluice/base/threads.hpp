@@ -1,7 +1,8 @@
 #pragma once
 // The threads and cores that the system gives this process. Ask first: some libraries wait for ever
-// for threads that they do not get. Thread-safe: free functions without state.
+// for threads that they do not get. Thread-safe: free functions.
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -28,5 +29,10 @@ std::thread start_thread(const std::string& name, std::function<void()> body);
 // Starts `count` threads at once, which do nothing, and ends them. Throws Error with the limits
 // when the system refuses one. Blocks for some 20 microseconds a thread.
 void check_threads(int count);
+
+// Forks between the first call and this process. Equal values mean: the same process. A forked
+// child has the memory of its parent, but none of its threads: work for a thread that was made
+// before the fork would never end there.
+std::uint64_t fork_count() noexcept;
 
 }  // namespace sluice

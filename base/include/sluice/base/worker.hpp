@@ -3,8 +3,10 @@
 // device's copies, gathers, reductions, calls that a communicator begins, and the optimizer's
 // updates run on workers.
 //
-// Thread-safe: any thread may post. A task must not wait for a later task of its own worker.
+// Thread-safe: any thread may post. A task must not wait for a later task of its own worker. A
+// forked child has no such thread: it does not destroy a worker of its parent.
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <string>
@@ -25,7 +27,8 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  // Queues a task. Does not block. The ticket gets the task's exception.
+  // Queues a task. Does not block. The ticket gets the task's exception. Throws InvalidArgument in
+  // a forked child.
   Ticket begin(std::function<void()> task);
 
  private:
@@ -35,6 +38,7 @@ class Worker {
   };
   void run();
 
+  const std::uint64_t forks_;  // when it was made
   mutable Mutex mutex_;
   CondVar changed_;
   std::deque<Item> queue_ SLUICE_GUARDED_BY(mutex_);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/threads.hpp"
 #include "user_loop/unused_keys.hpp"
 
 namespace sluice::train {
@@ -60,6 +61,7 @@ std::size_t Loop::add_unit(OwnUnit unit) {
 
 void Loop::initialize() {
   core_.initialize();
+  forks_ = fork_count();
   std::optional<std::uint64_t> room = core_.plan().budget.device_bytes;
   const auto& gpu = core_.plan().device.gpu;
   // For gaps between the memory's blocks; mapped pages have them between small blocks only.
@@ -70,6 +72,9 @@ void Loop::initialize() {
 
 void Loop::check_ready() const {
   SLUICE_CHECK(core_.initialized(), "call initialize() first");
+  SLUICE_CHECK(
+      forks_ == fork_count(),
+      "initialize() was called before a fork: the engine works in the parent process only");
   SLUICE_CHECK(!ended_, "restore_modules() has ended this engine: make another one");
   SLUICE_CHECK(doing_ == Doing::nothing,
                "the engine is in use: one thread at a time calls it, and a unit calls neither "

@@ -55,7 +55,7 @@ class Loop final : public UnitBackward, public std::enable_shared_from_this<Loop
   class Bound;
   class FrozenAs;
   class ComputesAs;
-  void check_ready() const;   // initialised, and not in use
+  void check_ready() const;   // initialised in this process, and not in use
   void check_usable() const;  // and the weights are those of one step
   UnitCall describe(std::size_t unit, const Tensors& inputs);
   Tensors forward_with_gradients(std::size_t unit, const Tensors& inputs);
@@ -67,6 +67,7 @@ class Loop final : public UnitBackward, public std::enable_shared_from_this<Loop
   enum class Doing { nothing, unit, backward, unit_in_backward };
 
   LoopCore core_;
+  std::uint64_t forks_ = 0;                        // at initialize()
   std::unique_ptr<ActivationChoice> activations_;  // null before initialize()
   Doing doing_ = Doing::nothing;
   bool ended_ = false;                                      // the modules have their weights again

@@ -7,7 +7,8 @@
 // Each drive has a backend of its own and a thread that drives it. Callers never wait for I/O in
 // begin_x. Reads overtake waiting writes: a waiting write gets one block after every
 // `reads_per_write` blocks read. A failed backend is destroyed; its error then ends every current
-// and future transfer. Thread-safe.
+// and future transfer. A forked child has none of the threads: it begins no transfer with an engine
+// of its parent, and does not destroy one. Thread-safe.
 
 #include <cstddef>
 #include <cstdint>
@@ -86,7 +87,8 @@ class IoEngine {
   // and address may be arbitrary; unaligned parts use a bounce buffer and are counted. The ticket's
   // error is an IoError with path, offset and size; a read beyond the end of the file fails (EIO,
   // "end of file after n bytes"). An empty span gives an ended ticket. Throws InvalidArgument when
-  // the range ends beyond the largest file offset, or the file's alignment exceeds a block.
+  // the range, empty or not, ends beyond the largest file offset, when the file's alignment exceeds
+  // a block, and in a forked child.
   Ticket begin_read(const SwapFile& file, std::uint64_t offset_bytes, std::span<std::byte> data);
   // Writes data.size() bytes at `offset_bytes`, under the rules of begin_read(). A partly covered
   // first or last block is read, changed and written back, so two writes that share a block

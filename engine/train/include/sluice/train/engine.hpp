@@ -24,7 +24,9 @@
 // change.
 //
 // One Engine at a time in a process. While it lives, LibTorch's tensors on the device come from the
-// device tier's budget; a tensor beyond it throws OutOfMemory. Confined to one thread.
+// device tier's budget; a tensor beyond it throws OutOfMemory. Confined to one thread. A forked
+// child has none of the engine's threads: calls throw InvalidArgument there, and the destructor
+// does not end, so leave the child by _exit().
 
 #include <torch/nn/module.h>
 
