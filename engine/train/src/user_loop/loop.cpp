@@ -109,7 +109,9 @@ Tensors Loop::forward(std::size_t unit, const Tensors& inputs) {
   if (enabled && (wanted || !called.trains.empty())) return forward_with_gradients(unit, inputs);
   const Bound bound(*this, unit, enabled ? Pass::training : Pass::evaluation);
   const torch::NoGradGuard no_grad;
+  const UnitWrites writes(core_.units(), unit);
   const Tensors outputs = called.forward(inputs);
+  writes.refuse();
   for (const Tensor& output : outputs)
     SLUICE_CHECK(output.defined(), "unit " + called.name + " returned an undefined tensor");
   return visible(outputs);
@@ -142,7 +144,9 @@ Tensors Loop::forward_with_gradients(std::size_t unit, const Tensors& inputs) {
     const OwnUnit& called = core_.units()[unit];
     const offload::MemoryPool& memory = core_.device_memory();
     const std::uint64_t before = memory.usage().live_bytes;
+    const UnitWrites writes(core_.units(), unit);
     UnitGraph graph = run_unit(called.name, called.forward, call.inputs, call.wants_gradient);
+    writes.refuse();
     activations_->measured(unit, std::max(memory.usage().live_bytes, before) - before);
     outputs = visible(graph.outputs);
     for (std::size_t i = 0; i < graph.outputs.size(); ++i) {
@@ -246,6 +250,7 @@ Tensors Loop::backward_of(UnitCall& call, const Tensors& gradients) {
   const Setting doing(doing_, Doing::unit_in_backward);
   const Bound bound(*this, call.unit, Pass::training);
   core_.begin_gradients(call.unit);
+  const UnitWrites writes(core_.units(), call.unit);
   {
     UnitGraph graph = graph_of(call);
     Tensors roots;
@@ -261,6 +266,7 @@ Tensors Loop::backward_of(UnitCall& call, const Tensors& gradients) {
       if (call.wants_gradient[i]) results[i] = graph.inputs[i].grad();
     }
   }
+  writes.refuse();  // by hooks on gradients
   core_.send_gradients(call.unit);
   return results;
 }

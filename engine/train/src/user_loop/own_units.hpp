@@ -118,6 +118,10 @@ class OwnUnits {
   void make_nowhere();
   // True when a tensor aliases the gathered weights.
   bool is_weight(const torch::Tensor& tensor) const;
+  // Whether a parameter of a bound layout is a view of its weights.
+  bool is_bound(const torch::Tensor& param, std::size_t layout) const {
+    return flats_[layout].is_alias_of(param);
+  }
 
  private:
   void place_params(OwnUnit& unit, int world_size);

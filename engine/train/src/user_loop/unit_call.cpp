@@ -4,7 +4,9 @@
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/nn/modules/embedding.h>
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
@@ -66,6 +68,43 @@ UnitGraph run_unit(const std::string& name, const UnitFunction& forward, const T
   for (const Tensor& output : graph.outputs)
     SLUICE_CHECK(output.defined(), "unit " + name + " returned an undefined tensor");
   return graph;
+}
+
+namespace {
+
+template <typename Embedding>
+bool rescales(const torch::nn::Module& module, const Tensor& weight) {
+  const auto* const embedding = module.as<Embedding>();
+  return embedding != nullptr && embedding->options.max_norm() && embedding->weight.is_same(weight);
+}
+
+// An embedding with `max_norm` rescales rows of its weight in every forward, so nothing is lost.
+bool is_rescaled(const torch::nn::Module& module, const Tensor& weight) {
+  return std::ranges::any_of(module.modules(), [&](const auto& each) {
+    return rescales<torch::nn::EmbeddingImpl>(*each, weight) ||
+           rescales<torch::nn::EmbeddingBagImpl>(*each, weight);
+  });
+}
+
+}  // namespace
+
+UnitWrites::UnitWrites(const OwnUnits& units, std::size_t unit)
+    : units_(units), unit_(units[unit]), before_(versions_of(unit_.params)) {}
+
+void UnitWrites::refuse() const {
+  const std::vector<std::uint32_t> now = versions_of(unit_.params);
+  for (std::size_t p = 0; p < unit_.params.size(); ++p) {
+    const Tensor& param = unit_.params[p];
+    const ParamPlace& place = unit_.places[p];
+    const zero::UnitLayout& layout = units_.layouts()[place.layout];
+    const bool is_bound = units_.is_bound(param, place.layout);
+    if (is_bound && now[p] == before_[p]) continue;
+    if (is_bound && layout.frozen && is_rescaled(*unit_.module, param)) continue;
+    throw InvalidArgument("unit " + unit_.name + " changes its parameter " +
+                          layout.params[place.param].name +
+                          " in a call, and the change would be lost: compute with a changed copy. "
+                          "An engine that is used on may have the change");
+  }
 }
 
 Tensors attach(const Tensors& user_inputs, const Tensors& outputs, UnitCall call) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "sluice/train/engine.hpp"
+#include "user_loop/own_units.hpp"
 
 namespace sluice::train {
 
@@ -78,6 +79,24 @@ UnitGraph run_unit(const std::string& name, const UnitFunction& forward, const T
                    const std::vector<bool>& wants_gradient);
 // Version counters of the tensors; they grow when a tensor is changed in place.
 std::vector<std::uint32_t> versions_of(const Tensors& tensors);
+
+// Finds writes to the parameters of a unit during a call of it. They are lost when the unit's
+// weights go. Where a unit computes with the weights at their home, a write may stay.
+//
+// LibTorch counts the writes to a tensor in place, except those through Tensor::data(). A parameter
+// that is given other bytes by set_data() is no view of the unit's weights.
+class UnitWrites {
+ public:
+  // From now on. The unit is bound, and the units outlive this object.
+  UnitWrites(const OwnUnits& units, std::size_t unit);
+  // Throws InvalidArgument that names a parameter which was written to. The unit is still bound.
+  void refuse() const;
+
+ private:
+  const OwnUnits& units_;
+  const OwnUnit& unit_;
+  const std::vector<std::uint32_t> before_;  // version counters, by parameter of the unit
+};
 
 // The outputs as the user sees them: part of the user's graph, with `call` as their backward.
 Tensors attach(const Tensors& user_inputs, const Tensors& outputs, UnitCall call);

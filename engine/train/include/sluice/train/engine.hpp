@@ -53,9 +53,9 @@ class Loop;
 
 using Tensors = std::vector<torch::Tensor>;
 // Computes a unit's outputs from its inputs and its module's parameters. It runs again for the
-// backward pass and must then give the same outputs: it changes no input in place, and no state
-// that its result depends on. Random numbers of LibTorch's generators, on the CPU and the device,
-// are repeated for that second run.
+// backward pass and must then give the same outputs: it changes no input in place, no parameter,
+// and no state that its result depends on. Random numbers of LibTorch's generators, on the CPU and
+// the device, are repeated for that second run.
 using UnitFunction = std::function<Tensors(const Tensors&)>;
 
 struct EngineOptions {
@@ -223,10 +223,12 @@ class __attribute__((visibility("default"))) Engine {
   // `auto` measures two micro-batches, then saves the graphs that the device budget has room for. A
   // second call leaves the module's buffers as the first one did (BatchNorm's statistics).
   // Without gradients (torch::NoGradGuard, c10::InferenceMode) nothing is saved. Throws
-  // InvalidArgument when a registered parameter was replaced (set_data, to(), register_parameter)
-  // or an input changed in place, OutOfMemory, and the error of the unit's last update. A member
-  // that was assigned (`linear->weight = other`) is not noticed: the unit computes with `other`,
-  // which nothing trains.
+  // InvalidArgument when a registered parameter was replaced (set_data, to(), register_parameter),
+  // when an input or a parameter changed in place, OutOfMemory, and the error of the unit's last
+  // update. The change of a parameter would be lost: compute with a changed copy. A frozen
+  // embedding with `max_norm` may rescale its rows. Two changes are not noticed. A write through
+  // Tensor::data() is kept by some tiers and lost by others. With an assigned member
+  // (`linear->weight = other`) the unit computes with `other`, which nothing trains.
   Tensors forward(const Unit& unit, const Tensors& inputs);
   // Calls a unit with one input and one output. Throws InvalidArgument where it has several.
   torch::Tensor forward(const Unit& unit, const torch::Tensor& input);
