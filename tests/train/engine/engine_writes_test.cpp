@@ -118,6 +118,18 @@ TEST(OwnLoop, AFrozenEmbeddingMayRescaleItsRows) {
   }
 }
 
+TEST(OwnLoop, AParameterWhoseValuesAnEngineBeforeHasTakenSaysSo) {
+  torch::nn::Linear linear(4, 4);
+  {
+    Engine engine(config_of({}));
+    engine.add_unit("u", linear);
+    engine.initialize();
+  }
+  Engine engine(config_of({}));
+  EXPECT_THAT(message_of([&] { engine.add_unit("u", linear); }),
+              AllOf(HasSubstr("parameter u.weight is empty"), HasSubstr("restore_modules()")));
+}
+
 TEST(OwnLoop, AForkedChildIsRefused) {
   WithChange with("keep", [](const Tensor& weight) { return weight; });
   const std::string said = run_in_child([&] { return message_of([&] { with.forward(); }); });

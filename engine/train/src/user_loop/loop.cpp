@@ -56,6 +56,11 @@ Loop::Loop(config::TrainConfig config, const EngineOptions& options, BroughtDevi
 std::size_t Loop::add_unit(OwnUnit unit) {
   SLUICE_CHECK(unit.module != nullptr && unit.forward != nullptr,
                "unit " + unit.name + " has no module or nothing to call");
+  for (const auto& param : unit.module->named_parameters())
+    SLUICE_CHECK(param.value().numel() > 0,
+                 "parameter " + unit.name + "." + param.key() +
+                     " is empty: no dimension may be 0. Where an engine before has taken its "
+                     "values, that engine's restore_modules() gives them back");
   return core_.add_unit(std::move(unit));
 }
 

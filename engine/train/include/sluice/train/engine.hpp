@@ -184,8 +184,8 @@ class __attribute__((visibility("default"))) Engine {
 
   // Called before initialize(), in forward order. `also_uses`: parameters of earlier units that
   // this unit computes with and that its module has not registered (registered ones are found).
-  // Throws InvalidArgument on a name that is taken, and on names of units and parameters that are
-  // no UTF-8: files of weights and states have UTF-8 names.
+  // Throws InvalidArgument on a name that is taken, on names of units and parameters that are no
+  // UTF-8 (files of weights and states have UTF-8 names), and on a parameter with a dimension of 0.
   Unit add_unit(const std::string& name, std::shared_ptr<torch::nn::Module> module,
                 UnitFunction forward, const Tensors& also_uses = {});
   // Like the first add_unit(), with the module's own forward. It takes one to three tensors, or a
