@@ -130,9 +130,9 @@ std::string why_not_found() {
       known ? std::filesystem::path(own.dli_fname).parent_path() : std::filesystem::path();
   std::error_code error;
   if (known && !std::filesystem::exists(folder / kMpiLibrary, error)) {
-    return "this installation lacks it: there is no " + (folder / kMpiLibrary).string() +
-           ". Build the target sluice_mpi, or everything; where it is in another folder, name that "
-           "in LD_LIBRARY_PATH";
+    return "there is no " + (folder / kMpiLibrary).string() +
+           ". Build the target sluice_mpi, or everything; where it is in another folder, as an "
+           "installed package has it, name that in LD_LIBRARY_PATH or in the program's rpath";
   }
   return "it lies beside Sluice's other libraries: name their folder in LD_LIBRARY_PATH or in the "
          "program's rpath";

@@ -4,7 +4,9 @@
 // computes, and control (plans, commits, signals) call at the same time.
 //
 // MPI is a library of its own, libsluice_mpi.so, which join_mpi() loads by name. A program that
-// never calls join_mpi() runs without MPI.
+// links sluice::zero through the installed CMake package finds it. One that is linked otherwise
+// needs the library's folder in its rpath or in LD_LIBRARY_PATH. A program that never calls
+// join_mpi() runs without MPI.
 
 #include <atomic>
 #include <chrono>
