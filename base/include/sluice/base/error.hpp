@@ -1,6 +1,7 @@
 #pragma once
-// Typed errors. Every failure of the library is one of these. The message says what failed, where,
-// how much was involved and what to do. Programs map the types to exit codes (docs/cli.md).
+// Typed errors. Every failure of the library is one of these, except std::bad_function_call where a
+// call needs a function and is given an empty one. The message says what failed, where, how much
+// was involved and what to do. The program `sluice` maps the types to exit codes.
 //
 // Completions of asynchronous work are values. A completion becomes one of these exceptions when
 // the caller finishes the work (sluice/base/ticket.hpp).

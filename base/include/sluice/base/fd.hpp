@@ -33,8 +33,7 @@ class UniqueFd {
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
   // Closes now. A failing close is logged, with the file's path where /proc tells it, and not
-  // thrown: Linux releases the descriptor either way. Who needs to know calls check_written()
-  // (sluice/base/written.hpp) before.
+  // thrown: Linux releases the descriptor either way. Who needs to know syncs the file before.
   void reset() noexcept;
 
  private:

@@ -84,8 +84,8 @@ struct StepArguments {
 std::vector<StepArguments> step_arguments(const OptimizerConfig& config, const Step& step,
                                           const Tile& tile);
 
-// Steps a run in the host's memory on the calling thread, with the kernel in use: what
-// launch_step() (gpu_step.hpp) does on a GPU, for stand-ins of one. Returns false if a value that
+// Steps a run in the host's memory on the calling thread, with the kernel in use, for stand-ins of
+// a GPU. Returns false if a value that
 // it wrote is non-finite, with the limits of step_tile(). Throws as kernel_in_use().
 bool run_step(const StepArguments& step);
 

@@ -19,12 +19,12 @@ struct DriveRatesOptions {
   BackendKind backend = BackendKind::automatic;
   unsigned io_threads = 1;
   IoEngineOptions engine{.depth = 16};
-  std::uint64_t file_bytes = 64U << 20U;  // largest file on each drive
+  std::uint64_t file_bytes = 64U << 20U;  // largest file on each drive, at least 32 MiB
   double seconds = 1;                     // for each pattern
 };
 // Bytes per second of each directory's drive while all drives run the same pattern: one row for
 // each pattern, one column for each directory. Uses unlinked files, which vanish in any case. Empty
-// when a drive has less than 32 MiB free. Blocks until the files are filled and every pattern has
+// when a file would have less than 32 MiB. Blocks until the files are filled and every pattern has
 // run for its seconds. Throws IoError.
 std::vector<std::vector<double>> measure_drive_rates(std::span<const std::string> directories,
                                                      std::span<const LoadPattern> patterns,

@@ -41,7 +41,8 @@ class Load {
   Load(const Load&) = delete;
   Load& operator=(const Load&) = delete;
 
-  // Continues where the last call ended, for at least `seconds`, or until `stop` returns true.
+  // Continues where the last call ended, for one round and at least `seconds`, or until `stop`
+  // returns true.
   // Blocks until nothing is in flight. Throws IoError; EIO with the offset when the bytes read
   // differ from the pattern.
   LoadResult run(double seconds, const std::function<bool()>& stop = {});

@@ -61,7 +61,8 @@ class StripeLayout {
 // rate is finite and above 0. Thread-safe.
 std::vector<unsigned> stripe_weights(std::span<const double> rates);
 
-// Owns its parts. A moved-from file has none: its calls, and transfers, throw InvalidArgument.
+// Owns its parts. A moved-from file has none: its calls, and transfers of bytes, throw
+// InvalidArgument.
 // Thread-compatible: callers synchronise; any number of threads may use a const StripedFile.
 class StripedFile {
  public:

@@ -39,7 +39,8 @@ class TileLease {
   std::span<std::byte> bytes_;
 };
 
-// Thread-safe. Outlives its leases; the destructor checks this.
+// Thread-safe. Outlives its leases: else the destructor logs an error, and the end of such a lease
+// is undefined.
 class BufferRing {
  public:
   // `count`: at least 1. `pool`: of host memory. Tiles start at a page. Throws OutOfMemory,

@@ -73,7 +73,8 @@ struct PoolUsage {
 
 class Buffer;
 
-// Thread-safe. Outlives its buffers; the destructor checks this.
+// Thread-safe. Outlives its buffers: else the destructor logs an error, and the end of such a
+// buffer is undefined.
 class MemoryPool {
  public:
   // A pool with a `parent` also counts against the parent's limit (pinned memory counts against the
@@ -93,8 +94,8 @@ class MemoryPool {
   // the system has none. The error's tier() is the tier whose budget is short: this pool's or the
   // parent's. A size of 0 gives an empty buffer.
   Buffer allocate(std::size_t size_bytes, const std::string& what_for);
-  // The raw form, for allocator hooks; a size of 0 gives null. `size_bytes` of free_raw is that of
-  // allocate_raw.
+  // The raw form, for allocator hooks; a size of 0 gives null. `what_for` is not null. `size_bytes`
+  // of free_raw is that of allocate_raw.
   void* allocate_raw(std::size_t size_bytes, const char* what_for);
   void free_raw(void* block, std::size_t size_bytes) noexcept;
 

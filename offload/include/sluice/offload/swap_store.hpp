@@ -144,7 +144,8 @@ class SwapStore {
   // committed shards is absent or cut off. IoError when that cannot be found out.
   void check_committed() const;
 
-  // Makes the latest bytes of all shards the committed state of `step`. A checkpoint of a run
+  // Makes the latest bytes of all shards the committed state of `step`, which may be below that of
+  // the commit before. A checkpoint of a run
   // before its first step has step 0, which committed_step() and resumable_step() also say where
   // there is none: holds_committed() tells. Blocks. Throws InvalidArgument for a step below 0, and
   // when a shard was never written or an update was begun and not finished; throws IoError. After
@@ -159,8 +160,8 @@ class SwapStore {
   // did not write is heard here: IoError before the manifest is written, else StorageError.
   void close_cleanly();
 
-  // A commit in two phases, for a store that is the part of one rank; commit_parts
-  // (sluice/models/rank_commit.hpp) calls these on all ranks.
+  // A commit in two phases, for a store that is the part of one rank. All ranks make the first
+  // phase, then one of them calls replace_rank_manifest(), then all make the second.
   // First phase: writes the manifest of `step` beside the committed one, and returns its digest.
   // Both steps stay whole: until the second phase, writes throw StorageError. With
   // Durability::none, `step` is that of the last commit(), and nothing was written since. Blocks.

@@ -39,7 +39,8 @@ struct CommunicatorCounters {
   std::uint64_t received_bytes() const;
 };
 
-// Told of each call that has ended without an error, with its label, on the thread that ran it.
+// Told of each call that has ended without an error, with its label, on the thread that ran it. It
+// makes no call over ranks, and throws nothing: an exception from it would be the call's error.
 using CallObserver = std::function<void(const CallCounts& one, const std::string& label)>;
 
 // Thread-safe.
@@ -47,7 +48,7 @@ class CallCounters {
  public:
   // Adds `one`, of one call (`calls` is 1), and tells the observer.
   void add(const CallCounts& one, const std::string& label);
-  // Replaces the observer. It makes no call over ranks, and throws nothing.
+  // Replaces the observer.
   void observe(CallObserver observer);
   void add_headers(std::uint64_t size_bytes);
   CommunicatorCounters counters() const;

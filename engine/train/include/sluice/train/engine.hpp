@@ -264,8 +264,9 @@ class __attribute__((visibility("default"))) Engine {
   // name, and the error of the unit's last update.
   torch::Tensor parameter(const std::string& name);
   // Writes the last whole step to DIRECTORY/step-NNNNNNNN, without frozen parameters. Then removes
-  // all but the newest `keep` checkpoints of this run's line (docs/durability.md). `sluice export`
-  // reads it. Blocks. Throws IoError, StorageError; then all checkpoints are unchanged.
+  // all but the newest `keep` checkpoints of this run's line: of this run and those that it
+  // resumed. `sluice export` reads it. Blocks. Throws IoError, StorageError; then all checkpoints
+  // are unchanged.
   void save_checkpoint(const std::string& directory);
   // Continues from the newest checkpoint below `directory`, or from a run's swap directory; drops
   // the gradients so far. Returns the step. Blocks. Throws StorageError when the state has other
