@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -64,6 +65,8 @@ class Absent(torch.Tensor):
             return func(*args, **(kwargs or {}))
         if absent is not None and name in _OF_SHAPE and kind != "set" and any(map(_is_computed_with, _absent_in(values))):
             return func(*map(_whole, args), **{key: _whole(value) for key, value in (kwargs or {}).items()})
+        if isinstance(absent, AbsentParameter) and (name, kind) == ("grad", "get"):
+            _refuse_clipping(absent, sys._getframe(1))
         if isinstance(absent, AbsentParameter) and name == "grad" and (kind == "delete" or (kind == "set" and args[1] is None)):
             drop_gradients_of([absent])
         with torch._C.DisableTorchFunctionSubclass():
@@ -267,6 +270,19 @@ def _parameter_of(absent: torch.Tensor) -> AbsentParameter:
 def _name_of(parameter: torch.Tensor) -> str:
     owner = owner_of(parameter)
     return owner.name if owner is not None else f"(of shape {list(parameter.ds_shape)})"  # type: ignore[attr-defined]
+
+
+def _refuse_clipping(parameter: AbsentParameter, asks: types.FrameType) -> None:
+    """PyTorch's clip_grad_value_ leaves parameters without gradients alone. ``asks``: where one is asked for; a loop has a frame of its own."""
+    frames = asks, asks.f_back
+    if asks.f_globals.get("__name__") != "torch.nn.utils.clip_grad" or not parameter.requires_grad or owner_of(parameter) is None:
+        return
+    if any(frame is not None and frame.f_code.co_name == "clip_grad_value_" for frame in frames):
+        raise RuntimeError(
+            f"clip_grad_value_ of parameter {_name_of(parameter)}: its gradient is not here between passes, and nothing would be clipped. The "
+            'key "gradient_clipping" clips by the norm. By value, a hook clips each backward\'s gradient, before the first one: '
+            "parameter.register_hook(lambda gradient: gradient.clamp(-value, value))"
+        )
 
 
 def _refuse(absent: torch.Tensor, what: str, is_write: bool) -> NoReturn:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import batch, config, engine_of, make, train
+from small_models import batch, config, differences, engine_of, make, train, train_plain
 from torch import nn
 
 import sluice
@@ -73,6 +73,21 @@ def test_what_a_parameter_is_can_be_asked_for() -> None:
     assert weight.data.shape == weight.detach().shape == weight.cpu().shape == (0,)
     assert "embedding.weight" in repr(weight) and "embedding.weight" in f"{weight}"
     engine.module.to(engine.device)
+
+
+def test_clipping_by_value_is_an_error_whose_way_out_clips() -> None:
+    value = 1e-3
+    plain, model = make(), make()
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3, weight_decay=0.01)
+    optimizer.register_step_pre_hook(lambda *_: nn.utils.clip_grad_value_(plain.parameters(), value))
+    engine = engine_of(model)
+    for parameter in model.parameters():
+        parameter.register_hook(lambda gradient: gradient.clamp(-value, value))
+    assert differences(train(engine, range(3)), train_plain(plain, optimizer, range(3))) < 1e-6
+    for given in (model.parameters(), model.embedding.weight):
+        with pytest.raises(RuntimeError, match=r"clip_grad_value_ of parameter [a-z.]+: .* parameter.register_hook\("):
+            nn.utils.clip_grad_value_(given, value)
+    assert nn.utils.clip_grad_norm_(model.parameters(), 1.0) == 0
 
 
 @pytest.mark.parametrize("change", [nn.Module.half, nn.Module.double, lambda module: module.to("meta")])
