@@ -20,7 +20,8 @@ def machine_facts(config: Source | Config) -> dict[str, Any]:
     (what it may lock), ``address_space_bytes``, ``cores``, ``free_disk_bytes`` (by directory that the configuration
     names), and ``gpu``: None, or a dict of ``index``, ``name``, ``total_bytes``, ``free_bytes``.
 
-    Raises as :func:`sluice.config.load`, and ValueError when the configuration names a GPU that is missing.
+    Raises as :func:`sluice.config.load`, and ValueError when the configuration names a GPU that is missing, or
+    leaves the device open where the NVIDIA driver is there and fails.
     """
     loaded = config if isinstance(config, Config) else load(config)
     return _facts_of(_core.probe_machine(loaded._parsed))

@@ -77,7 +77,7 @@ def plan(
     them call it for a module: they plan with the least of their machines.
 
     Raises :class:`sluice.DoesNotFit` with the table and changes that would fit, :class:`sluice.config.ConfigError`,
-    FileNotFoundError, TypeError, and ValueError for an unknown placement or fact.
+    FileNotFoundError, TypeError, and ValueError for an unknown placement or fact, and as :func:`sluice.machine_facts`.
 
     >>> print(sluice.plan("model.json", "ds.json", machine={"available_memory_bytes": 64 << 30}))
     """

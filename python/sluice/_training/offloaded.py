@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from .._core import format_bytes
-from .._machine import machine_facts
+from .. import _core
 from ..config import Config, Source
 from ..runtime.zero.parameter_offload import no_external_parameters
 from . import devices, file_parameters, open_loops, ranks
@@ -335,8 +334,8 @@ class OffloadedModel:
         if rows["weights"]["nvme"] > 0 or any(map(file_parameters.is_in_file, self.parameters.values())):
             return "its values are on a drive"
         needed = sum(parameter.ds_numel * self._places[parameter][1].itemsize for parameter in self.parameters.values())  # type: ignore[attr-defined]
-        free = machine_facts({"train_batch_size": 1})["available_memory_bytes"]
-        return f"its values take {format_bytes(needed)}, and {format_bytes(free)} of memory are free" if needed > free else None
+        free = _core.available_memory_bytes()
+        return f"its values take {_core.format_bytes(needed)}, and {_core.format_bytes(free)} of memory are free" if needed > free else None
 
     def _values_to_leave(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Pairs as of :meth:`_values_before`. Parameters that stay empty have empty tensors, in their own data type."""

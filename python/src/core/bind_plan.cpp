@@ -59,6 +59,7 @@ void bind_machine(py::module_& module) {
           });
   module.def("probe_machine", &plan::probe_machine, py::arg("config"),
              py::call_guard<py::gil_scoped_release>());
+  module.def("available_memory_bytes", &plan::available_memory_bytes);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ import torch
 from small_models import batch, config, engine_of, loss_of, make, train, train_plain, without_optimizer
 
 import sluice
-from sluice._training import offloaded
+from sluice import _core
 
 
 @pytest.mark.parametrize("tier", ["device", "cpu"])
@@ -244,11 +244,22 @@ def test_weights_on_a_drive_stay_there(tmp_path: Path) -> None:
 def test_a_memory_without_room_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     model = make()
     engine = engine_of(model)
-    monkeypatch.setattr(offloaded, "machine_facts", lambda config: {"available_memory_bytes": 1000})
+    monkeypatch.setattr(_core, "available_memory_bytes", lambda: 1000)
     with caplog.at_level(logging.INFO, "sluice"):
         engine.destroy()
     assert "the model stays empty: its values take 419 KiB" in caplog.text and "1000 B of memory are free" in caplog.text
     assert model.position.numel() == 0
+
+
+def test_the_end_of_an_engine_asks_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(config: Any) -> Any:
+        raise ValueError("the NVIDIA driver is there, and the CUDA runtime fails")
+
+    model = make()
+    engine = engine_of(model)
+    monkeypatch.setattr(_core, "probe_machine", fail)
+    engine.destroy()
+    assert model.position.numel() > 0
 
 
 @pytest.mark.parametrize("trains", [True, False])
