@@ -78,7 +78,7 @@ class Loop:
         """Whether it aliases gathered weights: what it shows is gone after leave()."""
 
     def show(self, unit: int) -> None:
-        """As enter(), for a look between passes: states can be read meanwhile, and forget_gradients() leaves the unit gathered."""
+        """As enter(), for a look between passes: values and states can be read meanwhile, and forget_gradients() leaves the unit gathered."""
 
     def hide(self, unit: int) -> None:
         """Ends a show(). Tensors that alias the unit's weights keep their values after it."""

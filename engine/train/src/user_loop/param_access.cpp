@@ -84,13 +84,14 @@ Tensor LoopCore::copy_of(const zero::ParamLayout& param, const zero::ShardedUnit
 
 Tensor LoopCore::parameter(const std::string& name) {
   const ParamPlace place = units_.find(name);
-  const zero::ParamLayout& param = begin_access(place, Access::write);
+  const zero::ParamLayout& param = begin_access(place, Access::read);
   check_stream();
   const c10::InferenceMode ordinary(false);
   zero::ShardedUnit& unit = *resources_->units[place.layout];
-  unit.finish_gather(gather_stall_);
+  const bool is_shown = units_.shown()[place.layout] > 0;  // so it is gathered, and stays
+  if (!is_shown) unit.finish_gather(gather_stall_);
   Tensor copy = copy_of(param, unit);
-  unit.release();
+  if (!is_shown) unit.release();
   return copy;
 }
 

@@ -59,6 +59,24 @@ def test_masters_states_and_gradients_are_read(tier: str, modifier: int | None, 
     assert losses == plain
 
 
+@pytest.mark.parametrize("modifier", [None, 0])
+@pytest.mark.parametrize("kind", ["state_dict", "module_state_dict", "save_16bit_model"])
+@DEVICES
+def test_a_state_dict_has_the_parameters_that_are_not_shown(kind: str, modifier: int | None, device: dict[str, Any], tmp_path: Path) -> None:
+    model = mlp()
+    expected = {name: value.clone() for name, value in model.state_dict().items()}
+    engine = engine_of(model, config(sluice=device))
+    with sluice.zero.GatheredParameters(model[0].weight, modifier_rank=modifier):
+        if kind == "save_16bit_model":
+            engine.save_16bit_model(str(tmp_path))
+            values = torch.load(tmp_path / "pytorch_model.bin")
+        else:
+            values = getattr(model if kind == "state_dict" else engine, kind)()
+        assert model[0].weight.numel() == 64 and model[2].weight.numel() == 0
+    assert values.keys() == expected.keys() and all(torch.equal(value, expected[name]) for name, value in values.items())
+    engine.destroy()
+
+
 @pytest.mark.parametrize("set_value", [safe_set_full_fp32_param, safe_set_full_grad])
 def test_masters_and_gradients_are_set_before_or_after(set_value: Any) -> None:
     model = mlp()
