@@ -81,7 +81,10 @@ class Loop:
         """As enter(), for a look between passes: values and states can be read meanwhile, and forget_gradients() leaves the unit gathered."""
 
     def hide(self, unit: int) -> None:
-        """Ends a show(). Tensors that alias the unit's weights keep their values after it."""
+        """Ends a show(). Tensors that alias the unit's weights keep their values after it.
+
+        Raises RuntimeError where there is no memory for them; the unit is left all the same.
+        """
 
     def begin_backward(self, groups: Sequence[Mapping[str, float]]) -> None:
         """`groups`: what end_step() will probably be given."""

@@ -203,8 +203,10 @@ class WatchedLoop(Loop):
 
     def hide(self, unit: int) -> None:
         """Ends one show() of the unit."""
-        self._loop.hide(unit)
-        self._left(unit)
+        try:
+            self._loop.hide(unit)
+        finally:
+            self._left(unit)
 
     def _left(self, unit: int) -> None:
         self._guards.left(unit)

@@ -3,6 +3,7 @@
 #include <ATen/autocast_mode.h>
 
 #include <algorithm>
+#include <exception>
 #include <iterator>
 #include <limits>
 #include <string>
@@ -10,6 +11,7 @@
 #include <variant>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/error_of.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/config/lr_schedule.hpp"
 #include "sluice/train/outside_budget.hpp"
@@ -102,15 +104,17 @@ void LoopCore::leave(std::size_t unit) {
 
 void LoopCore::show(std::size_t unit) {
   enter(unit, Pass::evaluation);
-  units_.show(unit);
+  units_.mark_shown(unit, 1);
 }
 
 void LoopCore::hide(std::size_t unit) {
   const c10::InferenceMode ordinary(false);
   const OutsideBudget outside;
-  units_.keep_aliases(unit);
-  units_.hide(unit);
+  // There may be no memory for the copies. The unit is left all the same, else no step could end.
+  const std::exception_ptr error = error_of([&] { units_.keep_aliases(unit); });
+  units_.mark_shown(unit, -1);
   leave(unit);
+  if (error) std::rethrow_exception(error);
 }
 
 void LoopCore::begin_backward(const std::vector<GroupValues>& groups) {

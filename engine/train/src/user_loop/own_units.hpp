@@ -92,12 +92,10 @@ class OwnUnits {
   void keep_aliases(std::size_t unit);
   void unbind(std::size_t unit);
   void unbind_all();
-  // Marks one binding of the unit as one for a look at its values between passes, until hide().
-  void show(std::size_t unit) {
-    for (const std::size_t layout : units_[unit].gathers) ++shown_[layout];
-  }
-  void hide(std::size_t unit) {
-    for (const std::size_t layout : units_[unit].gathers) --shown_[layout];
+  // Marks one binding of the unit as one for a look at its values between passes (`change` 1), or
+  // takes the mark back (-1).
+  void mark_shown(std::size_t unit, int change) {
+    for (const std::size_t layout : units_[unit].gathers) shown_[layout] += change;
   }
   // By layout: how many of its bindings are marked.
   const std::vector<int>& shown() const { return shown_; }

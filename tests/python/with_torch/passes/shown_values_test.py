@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,28 @@ def test_a_state_dict_has_the_parameters_that_are_not_shown(kind: str, modifier:
             values = getattr(model if kind == "state_dict" else engine, kind)()
         assert model[0].weight.numel() == 64 and model[2].weight.numel() == 0
     assert values.keys() == expected.keys() and all(torch.equal(value, expected[name]) for name, value in values.items())
+    engine.destroy()
+
+
+def test_a_context_that_ends_without_memory_for_a_kept_tensor_is_left() -> None:
+    torch.manual_seed(0)
+    rows = 17 << 10  # 68 MiB: more than the address space that a heap of malloc has set aside
+    model = nn.Sequential(nn.Linear(1024, rows, bias=False))
+    engine = engine_of(model, config(optimizer={"type": "SGD", "params": {"lr": 1e-3}}))
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    try:
+        with pytest.raises((MemoryError, RuntimeError), match="allocate memory|requested on tier host"), sluice.zero.GatheredParameters(model[0].weight):
+            kept = model[0].weight.data
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (1 << 20), limits[1]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert kept.shape == (rows, 1024)
+    with pytest.raises(RuntimeError, match="between passes"):
+        model[0].weight.sum()
+    engine.backward(engine(torch.ones(2, 1024)).square().mean())
+    engine.step()
+    assert engine.global_steps == 1
     engine.destroy()
 
 

@@ -88,9 +88,11 @@ class __attribute__((visibility("default"))) HookedLoop {
   void leave(std::size_t unit);
   // Whether a tensor aliases gathered weights: what it shows is gone after leave().
   bool is_weight(const torch::Tensor& tensor) const;
-  // As enter() and leave(), for a look at the values between passes. Meanwhile master(), moment()
-  // and gradient() work, and forget_gradients() leaves the unit gathered. Tensors that alias its
-  // weights keep their values after hide(), in memory of their own.
+  // As enter() and leave(), for a look at the values between passes. Meanwhile parameter(),
+  // master(), moment() and gradient() work, and forget_gradients() leaves the unit gathered.
+  // Tensors that alias its weights keep their values after hide(), in memory of their own. Where
+  // there is none, hide() throws LibTorch's error when it has left the unit, and they have no
+  // values.
   void show(std::size_t unit);
   void hide(std::size_t unit);
 
@@ -126,7 +128,7 @@ class __attribute__((visibility("default"))) HookedLoop {
   void finish();
   torch::Tensor parameter(const std::string& name);
   // Sets a parameter's weights, and its master if it trains. Graphs from before have no backward.
-  // No unit is entered. Throws InvalidArgument for values of another shape.
+  // No unit is entered or shown. Throws InvalidArgument for values of another shape.
   void set_parameter(const std::string& name, const torch::Tensor& values);
   // torch.optim's names of the moments that every trained parameter has: exp_avg, exp_avg_sq.
   std::vector<std::string> moment_names() const;
