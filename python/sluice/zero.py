@@ -18,7 +18,7 @@ from ._training.file_parameters import FileParameters
 from ._training import ranks
 from ._training.owners import Owner, owner_of
 from ._training.passes import given
-from ._training.passes.changes import changed_elements, put_back
+from ._training.passes.changes import Changes, show_changed
 from .config import Config, Source, section_of
 from .runtime.zero.partition_parameters import ZeroParamStatus
 
@@ -46,15 +46,6 @@ def _other_writes(parameter: torch.Tensor, owner: Owner) -> int:
     return parameter._version - owner.model.kept_writes.get(owner.name, 0)
 
 
-class _Change(NamedTuple):
-    """A parameter whose changes a context keeps. ``places``: in the modules of its model, with the key there."""
-
-    parameter: torch.Tensor
-    owner: Owner
-    before: torch.Tensor  # its values
-    places: list[tuple[nn.Module, str]]
-
-
 class _Counted(NamedTuple):
     """A parameter that a context has gathered, given to it or with the unit of one that was."""
 
@@ -70,6 +61,7 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
 
     ``params``: a parameter, several, or a module. ``modifier_rank``: None for reading. 0: changes made inside the context are
     kept, in the master weights too, when the outermost context of the model has ended; with several ranks those of that rank.
+    Until then masters, also those of a checkpoint, have the values from before.
     Values that cannot be set (not finite, of another shape, or in a new object, as with ``load_state_dict(assign=True)``) are
     a ValueError on all ranks, and none of the changes is kept. The end of the context raises ValueError for another parameter
     that was written to, unless through ``.data``. One that trains then has the values of its master again, on every rank;
@@ -99,7 +91,7 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         self._modifier = modifier_rank
         self._gathered: list[tuple[torch.Tensor, Owner]] = []
         self._shared: list[torch.Tensor] = []  # of no engine: all ranks get the values of the modifier
-        self._changes: list[_Change] = []  # of what is gathered, unless it is for reading
+        self._changes = Changes()  # of what is gathered, unless it is for reading
         self._counted: list[_Counted] = []
         self._passes = contextlib.ExitStack()  # in which other threads are refused
         self._entered = contextlib.ExitStack()  # leaves the units
@@ -117,9 +109,9 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
             for loop, unit in dict.fromkeys((owner.model.loop, owner.unit) for _, owner in self._gathered):
                 loop.show(unit)
                 self._entered.callback(loop.hide, unit)
+            show_changed(self._gathered)
             if self._modifier is not None:
-                self._changes = [_Change(parameter, owner, parameter.detach().clone(), []) for parameter, owner in self._gathered]
-                self._find_places()
+                self._changes.begin(self._gathered)
         except BaseException:
             with self._passes:
                 self._leave()
@@ -145,14 +137,6 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
             for name, parameter in model.units[unit].params:
                 yield parameter, Owner(model, name, unit)
 
-    def _find_places(self) -> None:
-        places = {id(change.parameter): change.places for change in self._changes}
-        for model in self._models():
-            for module in model.model.modules():
-                for key, parameter in module._parameters.items():
-                    if id(parameter) in places:
-                        places[id(parameter)].append((module, key))
-
     def _models(self) -> list[OffloadedModel]:
         return list(dict.fromkeys(owner.model for _, owner in self._gathered))
 
@@ -167,16 +151,13 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         models, shared, written = self._models(), self._shared, self._written()
         try:
             refused = self._refused()
-            undone = self._changes if refused else []
-            if not refused:
-                self._note_changes()
+            if not refused and self._modifier is not None:
+                self._changes.note(self._modifier)
         finally:
             self._hide()
         for one in written:
             if one.parameter.requires_grad:
                 one.owner.model.unchanged.add(one.owner.name)
-        for change in undone:
-            put_back(change.owner.model, {change.owner.name: change.before})
         for model in models:
             model.end_changes()
         if refused:
@@ -202,38 +183,11 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         """
         if self._modifier is None or not (self._gathered or self._shared):
             return ""
-        end = "inside GatheredParameters, which keeps none of its changes"
-        found = set()
-        for parameter, owner, before, places in self._changes:
-            if parameter.shape != before.shape:
-                found.add(
-                    f"parameter {owner.name} of shape {list(before.shape)} was given one of {list(parameter.shape)} {end}: set "
-                    "values of the parameter's own shape"
-                )
-            for module, key in places:
-                now = module._parameters.get(key)
-                if now is not None and now is not parameter:
-                    module._parameters[key] = parameter  # type: ignore[assignment]
-                    found.add(
-                        f"parameter {owner.name} was replaced by another object {end}: write to the parameter itself, as "
-                        "load_state_dict() does with assign=False"
-                    )
-        return self._compare("end", found)
+        return self._compare("end", self._changes.mistakes())
 
     def _compare(self, place: str, refused: set[str]) -> str:
         assert self._modifier is not None
         return given.why_refused(given.given_by(self._modifier, self._gathered, self._shared, refused), place)
-
-    def _note_changes(self) -> None:
-        """For the end of the outermost context: what was written to, as all ranks agree."""
-        for parameter, owner, before, _ in self._changes:
-            values = parameter.detach().to(before.dtype, copy=True)
-            assert self._modifier is not None
-            ranks.share([values], self._modifier)
-            if owner.name in owner.model.changes or bool(changed_elements(before, values).any()):
-                parameter.data.copy_(values)  # of the ranks that did not write: an outer context has them too
-                first, _ = owner.model.changes.get(owner.name, (before, before))
-                owner.model.changes[owner.name] = first, values
 
     def _hide(self) -> None:
         for parameter, owner in self._gathered:
@@ -243,7 +197,8 @@ class GatheredParameters(contextlib.AbstractContextManager["GatheredParameters"]
         self._leave()
 
     def _leave(self) -> None:
-        self._gathered, self._shared, self._changes, self._counted = [], [], [], []
+        self._changes.take_back()
+        self._gathered, self._shared, self._counted = [], [], []
         self._entered.close()
 
 

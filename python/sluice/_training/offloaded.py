@@ -116,8 +116,7 @@ class OffloadedModel:
         self.only_computes = only_computes
         self._hooks: list[Hooks | FullStateDicts] = []
         self.shown: collections.Counter[str] = collections.Counter()  # parameters, by open GatheredParameters
-        # Made in those, to be set when the last one has ended: values before the first change, and now.
-        self.changes: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.changes: dict[str, torch.Tensor] = {}  # values that were given in those, to be set when the last one has ended
         self.unchanged: set[str] = set()  # written to in those, and to have their values again
         self.kept_writes: dict[str, int] = {}  # by parameter: writes in contexts that keep them
         self.frozen: list[nn.Parameter] = []  # by the engine, until it ends

@@ -52,7 +52,7 @@ def _moment(owner: Owner, key: str) -> int:
 def safe_get_full_fp32_param(param: torch.nn.Parameter) -> torch.Tensor:
     """A copy of the fp32 master weights, in the parameter's shape. Waits for updates.
 
-    Works inside GatheredParameters too. Raises ValueError inside a forward or backward, and for a frozen parameter.
+    Inside GatheredParameters it has the values from before the changes there. Raises ValueError inside a forward or backward, and for a frozen parameter.
     """
     owner = _owner(param)
     values: torch.Tensor = owner.model.loop.master(owner.name)

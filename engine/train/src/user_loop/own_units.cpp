@@ -314,8 +314,10 @@ void OwnUnits::keep_aliases(std::size_t index) {
   for (const std::size_t layout : units_[index].gathers) {
     if (bound_[layout] != 1) continue;  // it stays bound
     const c10::Storage shared = flats_[layout].storage();
-    const std::size_t own_uses = 2 + values_[layout].size();  // of `shared`, the flat, parameters
-    if (shared.use_count() <= own_uses) continue;
+    // A script may have given a parameter other bytes.
+    const auto parameters = std::ranges::count_if(
+        values_[layout], [&](const Tensor& value) { return value.is_alias_of(flats_[layout]); });
+    if (shared.use_count() <= 2 + static_cast<std::size_t>(parameters)) continue;  // and the flat
     Tensor copy = flats_[layout].clone();
     flats_[layout] = make_flat(layout, copy.scalar_type(),
                                at::DataPtr(flats_[layout].mutable_data_ptr(), device_));

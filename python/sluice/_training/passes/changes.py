@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from torch import nn
+
+from .. import ranks
+from ..engine_module import outside_budget
+from ..owners import Owner
 
 if TYPE_CHECKING:
     from ..offloaded import OffloadedModel
 
-Change = tuple[torch.Tensor, torch.Tensor]  # values before, and now
-
+_END = "inside GatheredParameters, which keeps none of its changes"
 
 def changed_elements(before: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
     """Where the bits differ: a NaN that stays is no change, and -0.0 in place of 0.0 is one."""
@@ -19,41 +23,108 @@ def changed_elements(before: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
     return before.contiguous().view(bits) != now.contiguous().view(bits)
 
 
-def put_back(model: OffloadedModel, values: Mapping[str, torch.Tensor]) -> None:
-    """Shows parameters with their values before a change. Where the weights compute in place, nothing else would undo a write."""
-    for name, value in values.items():
-        parameter, unit = model.parameters[name], model.unit_of(name)
-        model.loop.enter(unit, False)
-        if parameter.shape == value.shape:
-            parameter.data.copy_(value)
-        else:  # an outer context still has what the script put there
-            parameter.data = value
-        model.loop.leave(unit)
+@outside_budget()
+def show_changed(gathered: Iterable[tuple[torch.Tensor, Owner]]) -> None:
+    """Shows what contexts that have ended, inside of one that has not, have changed."""
+    for parameter, owner in gathered:
+        values = owner.model.changes.get(owner.name)
+        if values is not None and owner.model.loop.is_weight(parameter):
+            parameter.data = values.clone()
 
 
-def _check_finite(model: OffloadedModel, changes: Mapping[str, Change]) -> None:
-    """Raises ValueError for a change that no master takes; then none of them is made."""
+class _Change(NamedTuple):
+    """``places`` of a parameter: in the modules of its model, with the key there."""
+
+    parameter: torch.Tensor
+    owner: Owner
+    before: torch.Tensor  # its ``data``: memory of the engine, or an outer context's copy
+    places: list[tuple[nn.Module, str]]
+
+
+class Changes:
+    """Of the parameters of one context. A script changes copies: bf16 weights in the engine's memory may be a part of their masters,
+    which are read and saved inside the context too.
+    """
+
+    def __init__(self) -> None:
+        self._parameters: list[_Change] = []
+
+    @outside_budget()
+    def begin(self, gathered: Iterable[tuple[torch.Tensor, Owner]]) -> None:
+        """Each parameter gets a copy of its values, until :meth:`note` or :meth:`take_back`."""
+        for parameter, owner in gathered:
+            self._parameters.append(_Change(parameter, owner, parameter.data, []))
+            parameter.data = parameter.data.clone()
+        places = {id(change.parameter): change.places for change in self._parameters}
+        for model in {change.owner.model for change in self._parameters}:
+            for module in model.model.modules():
+                for key, parameter in module._parameters.items():
+                    if id(parameter) in places:
+                        places[id(parameter)].append((module, key))
+
+    def mistakes(self) -> set[str]:
+        """Why changes cannot be kept: a script has set ``data`` of another shape, or another parameter. That one is taken out of the model again."""
+        found = set()
+        for parameter, owner, before, places in self._parameters:
+            if parameter.shape != before.shape:
+                found.add(
+                    f"parameter {owner.name} of shape {list(before.shape)} was given one of {list(parameter.shape)} {_END}: set "
+                    "values of the parameter's own shape"
+                )
+            for module, key in places:
+                now = module._parameters.get(key)
+                if now is not None and now is not parameter:
+                    module._parameters[key] = parameter  # type: ignore[assignment]
+                    found.add(
+                        f"parameter {owner.name} was replaced by another object {_END}: write to the parameter itself, as "
+                        "load_state_dict() does with assign=False"
+                    )
+        return found
+
+    @outside_budget()
+    def note(self, modifier: int) -> None:
+        """For the end of the outermost context: what was written to, as all ranks agree. They get the values of rank ``modifier``."""
+        while self._parameters:
+            parameter, owner, before, _ = self._parameters.pop()
+            values = parameter.detach().to(before.dtype, copy=True)
+            ranks.share([values], modifier)
+            is_changed = owner.name in owner.model.changes or bool(changed_elements(before, values).any())
+            if not is_changed or not owner.model.loop.is_weight(before):
+                parameter.data = before
+            if is_changed:
+                owner.model.changes[owner.name] = values
+                parameter.data.copy_(values)  # for outer contexts, also of the ranks that did not write
+
+    def take_back(self) -> None:
+        """Changes that are not noted are none."""
+        while self._parameters:
+            change = self._parameters.pop()
+            change.parameter.data = change.before
+
+
+def _check_finite(model: OffloadedModel, changes: Mapping[str, torch.Tensor], changed: Mapping[str, torch.Tensor]) -> None:
+    """Raises ValueError for a change that no master takes."""
     trained = {name for names, _ in model.loop.groups for name in names}
-    for name, (before, values) in changes.items():
-        if name in trained and not values[changed_elements(before, values)].isfinite().all():
-            put_back(model, {other: first for other, (first, _) in changes.items()})
+    for name, values in changes.items():
+        if name in trained and not values[changed[name]].isfinite().all():
             raise ValueError(
                 f"parameter {name} was set to values that are not all finite, inside GatheredParameters: none of the changes is "
                 f"kept, of {len(changes)} changed parameters. Set finite values"
             )
 
 
-def set_changes(model: OffloadedModel, changes: Mapping[str, Change]) -> None:
-    """Sets the masters of the elements that changed. Every rank calls it with equal changes.
+def set_changes(model: OffloadedModel, changes: Mapping[str, torch.Tensor]) -> None:
+    """Sets the masters of the elements that changed. ``changes``: values of parameters. Every rank calls it with equal ones.
 
     Raises ValueError for values that are not finite, of a parameter that trains: no parameter has changed then.
     """
-    _check_finite(model, changes)
-    for name, (before, values) in changes.items():
-        changed = changed_elements(before, values).cpu()
+    changes = {name: values.cpu() for name, values in changes.items()}
+    changed = {name: changed_elements(model.loop.parameter(name), values) for name, values in changes.items()}
+    _check_finite(model, changes, changed)
+    for name, values in changes.items():
         if model.only_computes or not model.parameters[name].requires_grad:
             model.loop.set_parameter(name, values)
-        elif changed.any():  # the other elements keep what their masters have beyond the data type that computes
+        elif changed[name].any():  # the other elements keep what their masters have beyond the data type that computes
             master = model.loop.master(name)
-            master[changed] = values.cpu()[changed].to(master.dtype)
+            master[changed[name]] = values[changed[name]].to(master.dtype)
             model.loop.set_master(name, master)

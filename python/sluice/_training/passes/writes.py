@@ -50,7 +50,7 @@ class Writes:
 
     def lost_in_forward(self, before: Sequence[int]) -> str | None:
         """The message about a parameter that was written to since ``before``; None: nothing was."""
-        replaced = next((name for name, each in self._params if is_here(each) and not self._is_weight(each)), None)
+        replaced = next((name for name, each in self._params if is_here(each) and not (self._is_weight(each) or _is_shown(each))), None)
         if replaced is None:
             return self.lost(before, "forward")
         return (

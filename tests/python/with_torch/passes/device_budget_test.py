@@ -47,6 +47,16 @@ def train(engine: sluice.SluiceEngine, steps: int = 3) -> list[float]:
     return losses
 
 
+@pytest.mark.parametrize("modifier", [None, 0])
+def test_copies_to_change_take_nothing_of_the_budget(modifier: int | None) -> None:
+    engine = deep_engine("7MiB")
+    with sluice.zero.GatheredParameters(list(engine.module.parameters()), modifier_rank=modifier):
+        if modifier is not None:
+            engine.module[0].weight.data.fill_(1)
+    engine.destroy()
+    assert bool(engine.module[0].weight.eq(1).all()) == (modifier == 0)
+
+
 def check_unlimited() -> None:
     assert torch.ones(4 * MIB).sum() == 4 * MIB
 

@@ -60,6 +60,30 @@ def test_masters_states_and_gradients_are_read(tier: str, modifier: int | None, 
     assert losses == plain
 
 
+@pytest.mark.parametrize("tier", ["cpu", "device"])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@DEVICES
+def test_masters_that_are_read_or_saved_beside_a_change_are_those_of_before(
+    tier: str, precision: str, device: dict[str, Any], tmp_path: Path
+) -> None:
+    engine = engine_of(mlp(), config(tier, sluice=device, **{precision: {"enabled": True}}))
+    inputs, weight = data().to(engine.module[0].weight.dtype), engine.module[0].weight
+    engine.backward(engine(inputs).float().sum())
+    engine.step()
+    before = safe_get_full_fp32_param(weight)
+    with sluice.zero.GatheredParameters(weight, modifier_rank=0):
+        weight.data.fill_(0.5)
+        outputs = engine(inputs)
+        assert torch.equal(safe_get_full_fp32_param(weight), before)
+        engine.save_checkpoint(str(tmp_path))
+        assert weight.eq(0.5).all()
+    assert safe_get_full_fp32_param(weight).eq(0.5).all()
+    assert torch.equal(engine(inputs), outputs)
+    engine.load_checkpoint(str(tmp_path))
+    assert torch.equal(safe_get_full_fp32_param(weight), before)
+    engine.destroy()
+
+
 @pytest.mark.parametrize("modifier", [None, 0])
 @pytest.mark.parametrize("kind", ["state_dict", "module_state_dict", "save_16bit_model"])
 @DEVICES

@@ -89,6 +89,19 @@ def test_what_was_taken_inside_gathered_parameters_stays(device: str, tmp_path: 
     engine.destroy()
 
 
+def test_a_tensor_stays_beside_a_parameter_that_was_given_other_memory() -> None:
+    engine = engine_of(nn.Sequential(nn.Linear(WIDTH, WIDTH)))
+    layer = engine.module[0]
+    with zero.GatheredParameters(layer.weight, modifier_rank=0):
+        taken = layer.bias.data
+        expected = taken.clone()
+    assert torch.equal(taken, expected)
+    with zero.GatheredParameters(layer.parameters()):
+        layer.weight.data, taken = layer.weight.data.clone(), layer.bias.data
+    assert torch.equal(taken, expected)
+    engine.destroy()
+
+
 class Kept(nn.Module):
     """A frozen unit that hands an intermediate result out through an attribute."""
 

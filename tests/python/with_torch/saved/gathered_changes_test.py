@@ -81,6 +81,26 @@ def test_changes_of_inner_contexts_add_up(outer: int | None) -> None:
     engine.destroy()
 
 
+@pytest.mark.parametrize("keys", [{"device": "host"}, MEMORY_OF_ITS_OWN], ids=["in_place", "memory_of_its_own"])
+@pytest.mark.parametrize("outer", ["the same parameter", "another one"])
+def test_changes_of_a_context_and_of_inner_ones_add_up(outer: str, keys: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    engine, weight = engine_of(model, config(sluice=keys)), model[0].weight
+    expected = utils.safe_get_full_fp32_param(weight)
+    expected[:3] = 1
+    with zero.GatheredParameters(weight if outer == "the same parameter" else model[1].weight, modifier_rank=0), torch.no_grad():
+        if outer == "the same parameter":
+            weight[2] = 1
+        for row in range(3):
+            with zero.GatheredParameters(weight, modifier_rank=0):
+                weight[row] = 1
+        with zero.GatheredParameters(weight):
+            assert torch.equal(weight, expected)
+    assert torch.equal(utils.safe_get_full_fp32_param(weight), expected)
+    engine.destroy()
+
+
 @pytest.mark.parametrize("depth", [1, 2])
 def test_equal_values_that_an_inner_context_writes_are_no_write_of_the_outer_one(depth: int) -> None:
     engine, weight = bf16_engine()
