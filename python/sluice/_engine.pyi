@@ -13,10 +13,7 @@ def fail_at_exit() -> None:
     """Makes the exit code of this process 1 where it would be 0."""
 
 class OutsideBudget:
-    """A context in which tensors that the thread makes on the CPU take nothing of `device_bytes`. They may outlive it."""
-
-    def __enter__(self) -> None: ...
-    def __exit__(self, *error: object) -> None: ...
+    """While it lives, tensors that the thread makes on the CPU take nothing of `device_bytes`. They may outlive it."""
 
 class DType(Enum):
     fp32 = ...

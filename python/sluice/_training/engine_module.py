@@ -44,8 +44,11 @@ def engine_module() -> Any:
 def outside_budget() -> Iterator[None]:
     """Inside, tensors that this thread makes on the CPU take nothing of ``device_bytes``: copies of what an engine holds. They may outlive it."""
     extension = sys.modules.get("sluice._engine")  # None: no engine has a budget
-    with contextlib.nullcontext() if extension is None else extension.OutsideBudget():
+    outside = None if extension is None else extension.OutsideBudget()
+    try:
         yield
+    finally:
+        del outside
 
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

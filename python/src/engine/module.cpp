@@ -6,7 +6,6 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <optional>
 
 #include "core/errors.hpp"
 #include "engine/bind_loop.hpp"
@@ -27,16 +26,6 @@ void fail_at_exit() {
   static_cast<void>(registered);
 }
 
-// A context manager.
-class OutsideBudget {
- public:
-  void enter() { guard_.emplace(); }
-  void exit(const pybind11::args& /*error*/) { guard_.reset(); }
-
- private:
-  std::optional<sluice::train::OutsideBudget> guard_;
-};
-
 }  // namespace
 
 PYBIND11_MODULE(_engine, module) {
@@ -44,8 +33,5 @@ PYBIND11_MODULE(_engine, module) {
   sluice::python::translate_errors();
   sluice::python::bind_loop(module);
   module.def("fail_at_exit", &fail_at_exit);
-  pybind11::class_<OutsideBudget>(module, "OutsideBudget")
-      .def(pybind11::init<>())
-      .def("__enter__", &OutsideBudget::enter)
-      .def("__exit__", &OutsideBudget::exit);
+  pybind11::class_<sluice::train::OutsideBudget>(module, "OutsideBudget").def(pybind11::init<>());
 }
