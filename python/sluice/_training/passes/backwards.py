@@ -135,12 +135,11 @@ class Backwards:
         Raises RuntimeError where the unit is not here: its weights have been missing in the backward so far.
         """
         parameter, states = self._trained[number]
-        if not self._loop.micro_batches.has_new_gradients and _accumulates(parameter):
-            self._loop.micro_batches.begin_gradients()
-        for state in states:
-            if state.open_calls > 0:
-                return
-        if not _accumulates(parameter):
+        is_open = any(state.open_calls > 0 for state in states)
+        if (is_open and self._loop.micro_batches.has_new_gradients) or not _accumulates(parameter):
+            return
+        self._loop.micro_batches.begin_gradients()
+        if is_open:
             return
         with torch._C.DisableTorchFunctionSubclass():
             is_here = parameter.numel() > 0
