@@ -332,24 +332,24 @@ StepResult Loop::step() {
 
 void Loop::finish() {
   if (!core_.initialized() || ended_) return;
-  check_usable();
+  check_ready();
   core_.finish();
 }
 
 void Loop::restore_modules() {
-  check_usable();
+  check_ready();
   core_.finish();
   core_.give_weights_back();
   ended_ = true;
 }
 
 Tensor Loop::parameter(const std::string& name) {
-  check_usable();
+  check_ready();
   return core_.parameter(name);
 }
 
 void Loop::save_checkpoint(const std::string& directory) {
-  check_usable();
+  check_ready();
   core_.save_checkpoint(directory);
 }
 
