@@ -50,7 +50,7 @@ struct BroughtDevice {
   };
 };
 
-// Functions with a name of Engine's have its contract.
+// Functions with a name of HookedLoop's have its contract, else Engine's.
 class LoopCore {
  public:
   // `ranks`: the other ranks of the configuration's world; every one makes the same calls.
@@ -62,7 +62,7 @@ class LoopCore {
 
   std::size_t add_unit(OwnUnit unit);
   void initialize();
-  void preview();  // HookedLoop has its contract
+  void preview();
 
   bool initialized() const { return resources_ != nullptr; }
   // Throws StorageError while the weights and states are a mix of two steps (load_checkpoint()).
@@ -81,7 +81,7 @@ class LoopCore {
   // Grows when the weights change.
   std::int64_t weights_version() const { return weights_version_; }
 
-  // Passes and steps: HookedLoop has their contracts.
+  // Passes and steps.
   void enter(std::size_t unit, Pass pass);
   void leave(std::size_t unit);
   void show(std::size_t unit);
@@ -99,7 +99,6 @@ class LoopCore {
   bool has_backward() const { return has_backward_; }
   // Micro-batches whose gradients the step in progress has.
   std::int64_t micro_batches() const { return micro_batches_; }
-  // Grows when the gradients of the step so far are dropped: HookedLoop has the contract.
   std::int64_t drops() const { return drops_; }
 
   // The factor that backward multiplies a loss by: the loss scale / micro-batches of a step.
@@ -113,7 +112,7 @@ class LoopCore {
   torch::Tensor parameter(const std::string& name);
   // Makes copies of all weights the parameters' own. Nothing is trained afterwards.
   void give_weights_back();
-  // param_access.cpp; HookedLoop has their contracts. `moment` empty: the master.
+  // param_access.cpp. `moment` empty: the master.
   void set_parameter(const std::string& name, const torch::Tensor& values);
   std::vector<std::string> moment_names() const;
   torch::Tensor state(const std::string& name, std::optional<std::size_t> moment);
@@ -125,15 +124,14 @@ class LoopCore {
   // Changes nothing. Throws StorageError where the state cannot be that of these units.
   RunSource read_checkpoint(const std::string& directory);
   std::int64_t load_checkpoint(const RunSource& source);  // of read_checkpoint()
-  // The state that load_checkpoint() has loaded last, which has returned; HookedLoop has the
-  // contract.
   const std::string& loaded_from() const { return loaded_from_; }
   // As after a load_checkpoint() that failed on the way.
   void load_failed(const std::string& directory);
   EngineCounters counters() const;
 
  private:
-  plan::Plan make_plan(plan::Placement placement);
+  plan::Placement placement() const;
+  plan::Plan make_plan();
   zero::ShardRange shard_of(std::size_t layout) const;
   void store_shard(std::size_t layout, offload::DeviceSpan full);
   RunSource plan_units();

@@ -62,7 +62,11 @@ LoopCore::~LoopCore() {
   units_.unbind_all();
 }
 
-plan::Plan LoopCore::make_plan(plan::Placement placement) {
+plan::Placement LoopCore::placement() const {
+  return options_.resident ? plan::Placement::resident : plan::Placement::configured;
+}
+
+plan::Plan LoopCore::make_plan() {
   plan::OwnModel model = units_.lay_out(config_.world_size);
   constexpr std::uint64_t kMostBytes = 1ULL << 60U;
   SLUICE_CHECK(options_.activation_bytes.value_or(0) <= kMostBytes,
@@ -72,32 +76,30 @@ plan::Plan LoopCore::make_plan(plan::Placement placement) {
   plan::MachineFacts facts = device_.facts(config_);
   zero::Communicator* const ranks = ranks_.communicator.get();
   if (ranks == nullptr || ranks->world_size() == 1)  // one rank, or a preview
-    return plan::make_plan(config_, model, placement, facts);
+    return plan::make_plan(config_, model, placement(), facts);
   share_gpu(facts, *ranks);
   take_least(facts, *ranks);
-  plan::Plan plan = plan::make_plan(config_, model, placement, facts);
+  plan::Plan plan = plan::make_plan(config_, model, placement(), facts);
   require_same_plan(*ranks, plan);
   return plan;
 }
 
 void LoopCore::preview() {
   SLUICE_CHECK(units_.layouts().empty(), "this loop has its units placed already");
-  plan_ = make_plan(options_.resident ? plan::Placement::resident : plan::Placement::configured);
+  plan_ = make_plan();
   planned_ = true;
 }
 
 // Makes the plan; returns the state that the loop continues from.
 RunSource LoopCore::plan_units() {
-  const plan::Placement placement =
-      options_.resident ? plan::Placement::resident : plan::Placement::configured;
   const Resume resume = options_.resume ? Resume::yes : Resume::no;
-  check_directories(config_, placement, resume);
+  check_directories(config_, placement(), resume);
   if (!ranks_.communicator) ranks_.communicator = zero::make_single_rank();
-  RunSource source = find_source(config_, placement, resume, held_, *ranks_.communicator);
-  config_ = with_rank_folders(std::move(config_), placement);
+  RunSource source = find_source(config_, placement(), resume, held_, *ranks_.communicator);
+  config_ = with_rank_folders(std::move(config_), placement());
   adopt_compute_threads(config_, source);
   adopt_state_format(config_, source);
-  plan_ = make_plan(placement);
+  plan_ = make_plan();
   check_source(source, plan_, source.state ? source.state->seed : 0);
   torch_dtype_ = sluice::train::torch_dtype(plan_.compute_dtype);
   for (const std::string& note : config_.notes) log(LogLevel::info, note);
