@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <utility>
 
+#include "sluice/offload/mover.hpp"
 #include "sluice/train/report.hpp"
+#include "update/updater_resources.hpp"
 
 namespace sluice::train {
 
@@ -26,6 +28,19 @@ inline constexpr std::pair<const char*, double LinkSeconds::*> kTimedLinks[] = {
     {"update", &LinkSeconds::update},
     {"network", &LinkSeconds::network}};
 
+inline LinkBytes bytes_of(const offload::MoverBytes& moved) {
+  return {.h2d = moved.to_device,
+          .d2h = moved.from_device,
+          .nvme_read = moved.read,
+          .nvme_written = moved.written};
+}
+inline LinkBytes bytes_of(const UpdateCounters& update) {
+  return {.h2d = update.h2d_bytes,
+          .d2h = update.d2h_bytes,
+          .nvme_read = update.nvme_read_bytes,
+          .nvme_written = update.nvme_written_bytes,
+          .nvme_cached = update.nvme_cached_bytes};
+}
 inline LinkBytes minus(LinkBytes a, const LinkBytes& b) {
   for (const auto& [name, link] : kByteLinks) a.*link -= b.*link;
   return a;

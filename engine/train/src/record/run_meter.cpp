@@ -43,8 +43,7 @@ RunMeter::RunMeter(RunResources& resources, const StepRunner& runner)
 RunMeter::Totals RunMeter::totals() const {
   Totals now;
   now.update = resources_.updater->counters();
-  const offload::MoverBytes moved = resources_.mover->bytes();
-  now.bytes = {moved.to_device, moved.from_device, moved.read, moved.written, 0, 0};
+  now.bytes = bytes_of(resources_.mover->bytes());
   const offload::CopyCounters copies = resources_.device->counters();
   now.busy.h2d = copies.in_busy_seconds;
   now.busy.d2h = copies.out_busy_seconds;
@@ -117,10 +116,7 @@ void RunMeter::end_updates(StepRecord& record) {
   const UpdateCounters& now = all.update;
   record.bytes = pending_.bytes;
   record.stall_seconds = pending_.stall_seconds;
-  add(record.bytes, {now.h2d_bytes - updated_.h2d_bytes, now.d2h_bytes - updated_.d2h_bytes,
-                     now.nvme_read_bytes - updated_.nvme_read_bytes,
-                     now.nvme_written_bytes - updated_.nvme_written_bytes,
-                     now.nvme_cached_bytes - updated_.nvme_cached_bytes, 0});
+  add(record.bytes, minus(bytes_of(now), bytes_of(updated_)));
   const std::uint64_t of_checkpoints = now.checkpoint_read_bytes - updated_.checkpoint_read_bytes;
   updated_ = now;
   LinkSeconds busy = minus(all.busy, busy_);

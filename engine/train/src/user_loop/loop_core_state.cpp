@@ -10,6 +10,7 @@
 
 #include "device/tensor_bytes.hpp"
 #include "ranks/shared_facts.hpp"
+#include "record/links.hpp"
 #include "saved/checkpoint.hpp"
 #include "saved/checkpoint_directory.hpp"
 #include "saved/find_source.hpp"
@@ -36,11 +37,9 @@ using torch::Tensor;
 namespace {
 
 LinkBytes bytes_moved(const RunResources& resources) {
-  const offload::MoverBytes moved = resources.mover->bytes();
-  const UpdateCounters update = resources.updater->counters();
-  return {moved.to_device + update.h2d_bytes, moved.from_device + update.d2h_bytes,
-          moved.read + update.nvme_read_bytes, moved.written + update.nvme_written_bytes,
-          update.nvme_cached_bytes};
+  LinkBytes bytes = bytes_of(resources.mover->bytes());
+  add(bytes, bytes_of(resources.updater->counters()));
+  return bytes;
 }
 
 }  // namespace
@@ -361,12 +360,12 @@ std::int64_t LoopCore::load_checkpoint(const RunSource& source) {
 
 EngineCounters LoopCore::counters() const {
   SLUICE_CHECK(resources_ != nullptr, "call initialize() first");
-  const LinkBytes now = bytes_moved(*resources_);
+  const LinkBytes moved = minus(bytes_moved(*resources_), before_);
   const SpeculativeCounters speculated = resources_->updater->counters().speculated;
-  return {.h2d_bytes = now.h2d - before_.h2d,
-          .d2h_bytes = now.d2h - before_.d2h,
-          .nvme_read_bytes = now.nvme_read - before_.nvme_read,
-          .nvme_written_bytes = now.nvme_written - before_.nvme_written,
+  return {.h2d_bytes = moved.h2d,
+          .d2h_bytes = moved.d2h,
+          .nvme_read_bytes = moved.nvme_read,
+          .nvme_written_bytes = moved.nvme_written,
           .update_stall_seconds = gather_stall_.update_seconds + gradients_->update_stall_seconds(),
           .fetch_stall_seconds = gather_stall_.fetch_seconds,
           .gradient_stall_seconds = gradients_->stall_seconds(),
