@@ -77,7 +77,7 @@ class Updates {
  public:
   explicit Updates(const Arguments& arguments)
       : plan_(plan_of(arguments)),
-        resources_(plan_, SwapMode::create, nullptr, make_run_device(plan_, nullptr)) {
+        resources_(plan_, {SwapMode::create}, nullptr, make_run_device(plan_, nullptr)) {
     std::vector<Ticket> work;
     for (std::size_t u = 0; u < plan_.layouts.size(); ++u) {
       work.push_back(

@@ -229,7 +229,7 @@ Measured measure(const Case& each, const plan::Plan& plan, const Rates& rates) {
   Measured measured;
   {
     VirtualGpu gpu(clock, 1e9 * rates.copy_GBps, flops_of(each, rates));
-    RunResources resources(plan, SwapMode::create, nullptr, gpu.run_device());
+    RunResources resources(plan, {SwapMode::create}, nullptr, gpu.run_device());
     initialise_states(resources, kSeed, std::nullopt);
     optimizer.clock = &clock;
     bench::VirtualCopies copies;

@@ -46,7 +46,7 @@ class Updates {
  public:
   Updates(const Case& each, bool on_host)
       : plan_(plan_of(each, on_host)),
-        resources_(plan_, SwapMode::create, nullptr,
+        resources_(plan_, {SwapMode::create}, nullptr,
                    on_host ? make_run_device(plan_, nullptr)
                            : test::make_stand_in_gpu(offload::kUnlimited)),
         flow_(resources_) {

@@ -80,7 +80,7 @@ class GpuUpdates : public test::DeviceRun {
   std::string message_of_step(
       const plan::Plan& plan, std::shared_ptr<offload::Device> device,
       const std::function<void()>& before_updates = [] {}) {
-    RunResources resources(plan, SwapMode::create, nullptr,
+    RunResources resources(plan, {SwapMode::create}, nullptr,
                            test::make_stand_in_gpu(std::move(device)));
     initialise_states(resources, kSeed, std::nullopt);
     StepRunner runner(resources, kSeed);
@@ -132,7 +132,7 @@ TEST_F(GpuUpdates, NameTheParameterThatBecomesNonFinite) {
 TEST_P(GpuUpdates, MoveEachByteOnce) {
   const plan::Plan plan = plan_of(GetParam(), true);
   const std::uint64_t half = GetParam().halves_in_weights ? 2 : 0;
-  RunResources resources(plan, SwapMode::create, nullptr,
+  RunResources resources(plan, {SwapMode::create}, nullptr,
                          test::make_stand_in_gpu(plan.planned.tiers.device));
   initialise_states(resources, kSeed, std::nullopt);
   const UpdateCounters before = resources.updater->counters();

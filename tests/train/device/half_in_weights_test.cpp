@@ -64,7 +64,7 @@ class HalvesInWeights : public test::MovedHomes {
     std::filesystem::remove_all(folder());
     std::filesystem::create_directory(folder());
     keep_checkpoints(plan);
-    RunResources resources(plan, SwapMode::create, nullptr,
+    RunResources resources(plan, {SwapMode::create}, nullptr,
                            test::make_stand_in_gpu(plan.planned.tiers.device));
     initialise_states(resources, kSeed, std::nullopt);
     StepRunner runner(resources, kSeed);
@@ -86,7 +86,7 @@ class HalvesInWeights : public test::MovedHomes {
     offload::HeldDirectories held;
     const RunSource source = find_source(plan.config, plan.placement, Resume::yes, held);
     EXPECT_TRUE(source.state && source.state->step == 2);
-    RunResources resources(plan, SwapStart(SwapMode::create, &held), nullptr,
+    RunResources resources(plan, {SwapMode::create, &held}, nullptr,
                            test::make_stand_in_gpu(plan.planned.tiers.device));
     restore_states(resources, source);
     Progress progress;
@@ -173,7 +173,7 @@ TEST_F(HalvesInWeights, TakeThePlannedBytes) {
     }
     EXPECT_LE(plan.planned.tiers.host, each.host_bytes);
     EXPECT_THAT(plan.choices, Contains(StartsWith("upper halves of the split master: those of ")));
-    RunResources resources(plan, SwapMode::create, nullptr,
+    RunResources resources(plan, {SwapMode::create}, nullptr,
                            test::make_stand_in_gpu(plan.planned.tiers.device));
     std::uint64_t state_bytes = 0;
     for (std::size_t u = 0; u < plan.units.size(); ++u)

@@ -225,7 +225,7 @@ TEST_F(LateLoop, NamesTheParameterWhileABackwardAddsToTheGradient) {
   for (const std::uint64_t seed : test::schedules(5)) {
     SCOPED_TRACE("schedule " + std::to_string(seed));
     const test::LateGpu gpu({.memory_bytes = kMemoryBytes, .seed = seed});
-    RunResources resources(plan, SwapMode::create, nullptr, gpu.run_device());
+    RunResources resources(plan, {SwapMode::create}, nullptr, gpu.run_device());
     GradientFlow flow(resources);
     const auto gradients = [&] {
       return tensor_over(resources.units[kBlock]->gradients(), DType::bf16);

@@ -76,8 +76,8 @@ class LateRun : public test::DeviceRun {
     offload::HeldDirectories held;
     RunSource source;
     if (resume) source = find_source(plan.config, plan::Placement::configured, Resume::yes, held);
-    RunResources resources(plan, SwapStart(resume ? SwapMode::open : SwapMode::create, &held),
-                           nullptr, std::move(device));
+    RunResources resources(plan, {resume ? SwapMode::open : SwapMode::create, &held}, nullptr,
+                           std::move(device));
     Progress progress;
     progress.loss_scaler = LossScaler(plan.config.fp16);
     if (resume) {
@@ -277,7 +277,7 @@ void LateRun::expect_updates_beside_backward(const Case& each, const std::string
   {
     Trace trace(path, Trace::Old::replace);
     const test::LateGpu gpu({.memory_bytes = plan.planned.tiers.device, .compute_last = true});
-    RunResources resources(plan, SwapMode::create, &trace, gpu.run_device());
+    RunResources resources(plan, {SwapMode::create}, &trace, gpu.run_device());
     initialise_states(resources, kSeed, std::nullopt);
     StepRunner runner(resources, kSeed);
     Progress progress;
@@ -317,7 +317,7 @@ TEST_F(LateRun, SpeculativeUpdatesRunWhileTheUnitsBehindThemCompute) {
 
 // The states of all units after the first of `steps` steps, copied while the next ones run.
 Copies LateRun::copies_of_first_step(const plan::Plan& plan, RunDevice device, int steps) const {
-  RunResources resources(plan, SwapMode::create, nullptr, std::move(device));
+  RunResources resources(plan, {SwapMode::create}, nullptr, std::move(device));
   initialise_states(resources, kSeed, std::nullopt);
   StepRunner runner(resources, kSeed);
   Progress progress;

@@ -40,7 +40,7 @@ class MappedRun : public test::DeviceRun {
   // one.
   std::vector<double> losses_of(const plan::Plan& plan, RunDevice device,
                                 std::uint64_t taken_bytes = 0) {
-    RunResources resources(plan, SwapMode::create, nullptr, std::move(device));
+    RunResources resources(plan, {SwapMode::create}, nullptr, std::move(device));
     initialise_states(resources, 5, std::nullopt);
     StepRunner runner(resources, 5);
     Progress progress;

@@ -52,7 +52,7 @@ class MovedHomes : public DeviceRun {
   }
   // The results of kSteps steps.
   StepResults run(const plan::Plan& plan) const {
-    RunResources resources(plan, SwapMode::create, nullptr,
+    RunResources resources(plan, {SwapMode::create}, nullptr,
                            make_stand_in_gpu(plan.planned.tiers.device));
     initialise_states(resources, kSeed, std::nullopt);
     StepRunner runner(resources, kSeed);

@@ -66,7 +66,7 @@ class RankDeviceRun : public test::DeviceRun {
 
   Result run_rank(const plan::Plan& plan, RankLinks links, bool on_gpu) const {
     // One budget in a process has the tensors, and these are two ranks.
-    RunResources resources(plan, SwapMode::create, nullptr,
+    RunResources resources(plan, {SwapMode::create}, nullptr,
                            test::without_allocator(make_device(on_gpu)), std::move(links));
     EXPECT_EQ(resources.communicator->on_device(), on_gpu);
     initialise_states(resources, kSeed, std::nullopt);

@@ -46,7 +46,7 @@ class Speculation : public test::DeviceRun {
   }
   Result run(const Case& each, On on, int steps = kSteps) const {
     const plan::Plan plan = plan_of(each, on == On::gpu);
-    RunResources resources(plan, SwapMode::create, nullptr, device_of(plan));
+    RunResources resources(plan, {SwapMode::create}, nullptr, device_of(plan));
     initialise_states(resources, kSeed, std::nullopt);
     StepRunner runner(resources, kSeed);
     Progress progress;
@@ -176,7 +176,7 @@ TEST_F(Speculation, ARunContinuesFromTheCheckpointBeforeAStepThatDidNotEnd) {
                                           plan::probe_machine(config));
   const Result undisturbed = run(each, On::host);
   {
-    RunResources resources = test::make_resources(plan, SwapMode::create);
+    RunResources resources = test::make_resources(plan, {SwapMode::create});
     initialise_states(resources, kSeed, std::nullopt);
     StepRunner runner(resources, kSeed);
     CheckpointWriter checkpoints(resources);
@@ -192,7 +192,7 @@ TEST_F(Speculation, ARunContinuesFromTheCheckpointBeforeAStepThatDidNotEnd) {
   }
   offload::HeldDirectories held;
   const RunSource source = find_source(plan.config, plan::Placement::configured, Resume::yes, held);
-  RunResources resources = test::make_resources(plan, SwapStart(SwapMode::create, &held));
+  RunResources resources = test::make_resources(plan, {SwapMode::create, &held});
   restore_states(resources, source);
   StepRunner runner(resources, kSeed);
   Progress progress;
@@ -216,7 +216,7 @@ TEST_F(Speculation, AnUpdateThatIsNotFiniteStopsTheRunAndNamesTheParameter) {
   const auto error_of_run = [&](bool speculative) -> std::string {
     const Case each{.clipping = kNever, .speculative = speculative};
     const plan::Plan plan = plan_of(each, false);
-    RunResources resources = test::make_resources(plan, SwapMode::create);
+    RunResources resources = test::make_resources(plan, {SwapMode::create});
     initialise_states(resources, kSeed, std::nullopt);
     StepRunner runner(resources, kSeed);
     Progress progress;

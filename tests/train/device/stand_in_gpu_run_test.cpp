@@ -44,7 +44,7 @@ class StandInGpuRun : public test::DeviceRun {
   static constexpr int kSteps = 3;
   Result run(const Case& each, bool on_gpu) {
     const plan::Plan plan = plan_of(each, on_gpu);
-    RunResources resources(plan, SwapMode::create, nullptr, device_of(plan));
+    RunResources resources(plan, {SwapMode::create}, nullptr, device_of(plan));
     initialise_states(resources, 5, std::nullopt);
     StepRunner runner(resources, 5);
     Progress progress;
@@ -266,7 +266,7 @@ TEST_F(StandInGpuRun, OutOfMemoryInAStepLosesNothingThatWasCommitted) {
   const Result expected = run(each, true);
   const plan::Plan plan = plan_of(each, true);
   {
-    RunResources resources(plan, SwapMode::create, nullptr, device_of(plan));
+    RunResources resources(plan, {SwapMode::create}, nullptr, device_of(plan));
     initialise_states(resources, 5, std::nullopt);
     StepRunner runner(resources, 5);
     CheckpointWriter checkpoints(resources);
@@ -293,7 +293,7 @@ TEST_F(StandInGpuRun, OutOfMemoryInAStepLosesNothingThatWasCommitted) {
   const RunSource source = find_source(plan.config, plan::Placement::configured, Resume::yes, held);
   ASSERT_TRUE(source.state.has_value());
   EXPECT_EQ(source.state->step, kSteps - 1);
-  RunResources resources(plan, SwapStart(SwapMode::open, &held), nullptr, device_of(plan));
+  RunResources resources(plan, {SwapMode::open, &held}, nullptr, device_of(plan));
   restore_states(resources, source);
   StepRunner runner(resources, 5);
   Progress progress;

@@ -85,7 +85,7 @@ class BothLoops : public testing::TestWithParam<Case> {
   Course run_program(const Case& each) {
     const plan::Plan plan = plan_of(config_of(each));
     at::set_num_threads(plan.schedule.threads.compute);  // as Run and Engine do
-    RunResources resources = test::make_resources(plan, SwapMode::create);
+    RunResources resources = test::make_resources(plan, {SwapMode::create});
     initialise_states(resources, kSeed, std::nullopt);
     StepRunner runner(resources, kSeed);
     Progress progress;

@@ -241,7 +241,7 @@ TEST_P(OwnCheckpoints, FailWithRankHostAndDirectoryAndLeaveNoDraft) {
   on_ranks([&](int rank, zero::Ranks links) {
     const auto index = static_cast<std::size_t>(rank);
     const plan::Plan plan = plan_of(with_checkpoints(rank, directories[index]));
-    RunResources resources = make_resources(plan, SwapMode::create, std::move(links));
+    RunResources resources = make_resources(plan, {SwapMode::create}, std::move(links));
     initialise_states(resources, kSeed, std::nullopt);
     Progress progress;
     begin_progress(progress, *resources.communicator);

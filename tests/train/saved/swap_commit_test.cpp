@@ -36,7 +36,7 @@ class SwapCommits : public test::DeviceRun {
 
   const plan::Plan plan_ =
       plan_of({.name = "nvme", .states = Home::nvme, .weights = Home::nvme}, false);
-  RunResources resources_ = test::make_resources(plan_, SwapMode::create);
+  RunResources resources_ = test::make_resources(plan_, {SwapMode::create});
 };
 
 TEST_F(SwapCommits, ASwapDirectoryThatCannotBeReadIsNotSaidToBeGone) {

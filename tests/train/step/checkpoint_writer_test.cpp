@@ -75,7 +75,7 @@ class CheckpointWriting : public test::DeviceRun {
   // A run in host memory before its first step. Its checkpoints go to `folder`.
   struct BegunRun {
     BegunRun(plan::Plan of, const std::string& folder)
-        : plan(std::move(of)), resources(test::make_resources(plan, SwapMode::create)) {
+        : plan(std::move(of)), resources(test::make_resources(plan, {SwapMode::create})) {
       std::filesystem::create_directory(folder);
       initialise_states(resources, kSeed, std::nullopt);
       begin_progress(progress, *resources.communicator);
@@ -93,7 +93,7 @@ class CheckpointWriting : public test::DeviceRun {
     const plan::Plan plan = plan_with(each, checkpoints, on_gpu);
     Result result;
     {
-      RunResources resources(plan, SwapMode::create, nullptr,
+      RunResources resources(plan, {SwapMode::create}, nullptr,
                              on_gpu ? test::make_stand_in_gpu(plan.planned.tiers.device)
                                     : make_run_device(plan, nullptr));
       initialise_states(resources, kSeed, std::nullopt);
@@ -174,7 +174,7 @@ TEST_F(CheckpointWriting, StepsDoNotWaitForTheDrive) {
   drive.answers = false;
   std::filesystem::create_directory(folder());
   const plan::Plan plan = plan_with(each, {.every = 1}, false);
-  RunResources resources = test::make_resources(plan, SwapMode::create);
+  RunResources resources = test::make_resources(plan, {SwapMode::create});
   initialise_states(resources, kSeed, std::nullopt);
   StepRunner runner(resources, kSeed);
   CheckpointWriter writer(resources, io_over(drive));
@@ -306,7 +306,7 @@ TEST_F(CheckpointWriting, AnotherRanksErrorEndsItAfterItsOwnWork) {
     });
     const plan::Plan plan = plan_with({}, {.every = 1, .ranks = 2}, false);
     RunResources resources(
-        plan, SwapMode::create, nullptr, make_run_device(plan, nullptr),
+        plan, {SwapMode::create}, nullptr, make_run_device(plan, nullptr),
         {.communicator = std::move(ranks[0]), .gather_communicator = std::move(gathering[0])});
     initialise_states(resources, kSeed, std::nullopt);
     Progress progress;

@@ -169,7 +169,7 @@ TEST(FailedUpdate, HasEndedWhenItsErrorIsThrown) {
   ASSERT_EQ(plan.units[kBlock].weights, offload::Tier::host);
   ASSERT_GT(plan.layouts[kBlock].flat_count, plan.rings.update.tile_elements);
   const auto gpu = std::make_shared<HoldingGpu>();
-  RunResources resources(plan, SwapMode::create, nullptr, test::make_stand_in_gpu(gpu));
+  RunResources resources(plan, {SwapMode::create}, nullptr, test::make_stand_in_gpu(gpu));
   GradientFlow flow(resources);
   resources.updater->begin_initialise(kBlock, test::ones).finish();
   flow.begin_step();

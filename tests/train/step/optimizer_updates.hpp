@@ -88,7 +88,7 @@ class OptimizerUpdates {
       : gradient_scale_(setup.gradient_scale),
         gradient_factor_(setup.gradient_factor),
         plan_(plan_of(setup, dir_.path())),
-        resources_(plan_, SwapMode::create, nullptr,
+        resources_(plan_, {SwapMode::create}, nullptr,
                    setup.where == Where::stand_in_gpu ? make_stand_in_gpu(offload::kUnlimited)
                                                       : make_run_device(plan_, nullptr)),
         flow_(resources_) {

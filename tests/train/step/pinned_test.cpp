@@ -29,7 +29,7 @@ TEST(PinnedMemory, IsExactlyWhatIsPlanned) {
   ASSERT_GT(plan.planned.pinned_bytes, 0U);
   const std::uint64_t before = locked_bytes();
   {
-    RunResources resources = test::make_resources(plan, SwapMode::create);
+    RunResources resources = test::make_resources(plan, {SwapMode::create});
     EXPECT_EQ(locked_bytes() - before, align_up(plan.planned.pinned_bytes, offload::kPageBytes));
     EXPECT_EQ(resources.pinned_pool->usage().live_bytes, plan.planned.pinned_bytes);
     EXPECT_EQ(resources.host_pool->usage().live_bytes, plan.planned.pinned_bytes);

@@ -89,7 +89,7 @@ class FlowRun {
  protected:
   explicit FlowRun(plan::Plan plan)
       : plan_(std::move(plan)),
-        resources_(plan_, SwapMode::create, nullptr,
+        resources_(plan_, {SwapMode::create}, nullptr,
                    plan_.device.host_addressable ? make_run_device(plan_, nullptr)
                                                  : make_stand_in_gpu(plan_.planned.tiers.device)),
         flow_(resources_) {

@@ -59,7 +59,7 @@ constexpr std::uint64_t kPiece = plan::kPieceElements;
 class Updates {
  public:
   explicit Updates(const config::TrainConfig& config)
-      : plan_(plan_of(config)), resources_(test::make_resources(plan_, SwapMode::create)) {
+      : plan_(plan_of(config)), resources_(test::make_resources(plan_, {SwapMode::create})) {
     test::fill_states(resources_, test::near_one);
     for (std::size_t u = 0; u < units(); ++u) {
       const auto gradient = this->gradient(u);

@@ -154,9 +154,9 @@ class Run {
     data_check_ = std::make_unique<DataCheck>(setup_.data);
     at::set_num_threads(plan.schedule.threads.compute);
     models::check_parallel_work();
-    const SwapMode mode = setup_.source.swap_committed ? SwapMode::open : SwapMode::create;
-    resources_ = std::make_unique<RunResources>(plan, SwapStart(mode, &setup_.held), trace_.trace(),
-                                                std::move(device), std::move(links));
+    resources_ =
+        std::make_unique<RunResources>(plan, start_of(setup_.source, setup_.held), trace_.trace(),
+                                       std::move(device), std::move(links));
     call_log_ = make_call_log(plan.config);
     if (call_log_) {
       resources_->communicator->observe(call_log_->observer());

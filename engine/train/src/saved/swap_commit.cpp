@@ -86,6 +86,10 @@ std::string sync_problem(const RunResources& resources) {
 
 }  // namespace
 
+SwapStart start_of(const RunSource& source, const offload::HeldDirectories& held) {
+  return {source.swap_committed ? SwapMode::open : SwapMode::create, &held};
+}
+
 void commit_swap(RunResources& resources, const models::RunState& state) {
   std::vector<Ticket> writes;
   // A failure here is one of all ranks: they would wait for this one in the commit.

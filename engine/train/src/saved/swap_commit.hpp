@@ -7,10 +7,15 @@
 #include <string>
 
 #include "sluice/models/run_state.hpp"
+#include "sluice/offload/directory_lock.hpp"
+#include "sluice/train/run_source.hpp"
+#include "step/run_files.hpp"
 #include "step/run_resources.hpp"
 
 namespace sluice::train {
 
+// How the swap directory of a run from `source` begins, which has locked `held`.
+SwapStart start_of(const RunSource& source, const offload::HeldDirectories& held);
 // Commits the states that the updates have left in the swap directory, as `state`, on all ranks at
 // one moment (models::commit_parts). Blocks. Throws IoError, StorageError.
 void commit_swap(RunResources& resources, const models::RunState& state);

@@ -21,11 +21,8 @@ namespace sluice::train {
 enum class SwapMode { create, open };
 // `held`: directories that the run has locked already, and keeps locked; may be null.
 struct SwapStart {
-  // NOLINTNEXTLINE(google-explicit-constructor): a mode alone is a start that holds nothing
-  SwapStart(SwapMode the_mode, const offload::HeldDirectories* the_held = nullptr)
-      : mode(the_mode), held(the_held) {}
-  SwapMode mode;
-  const offload::HeldDirectories* held;
+  SwapMode mode = SwapMode::create;
+  const offload::HeldDirectories* held = nullptr;
 };
 
 // The I/O engine of a run, as the "aio" section says. Sets `choice` to a line that names the

@@ -114,8 +114,7 @@ void LoopCore::initialize() {
   at::set_num_threads(plan_.schedule.threads.compute);
   models::check_parallel_work();
   models::settle_vector_math();
-  const SwapMode mode = source.swap_committed ? SwapMode::open : SwapMode::create;
-  resources_ = std::make_unique<RunResources>(plan_, SwapStart(mode, &held_), /*the_trace=*/nullptr,
+  resources_ = std::make_unique<RunResources>(plan_, start_of(source, held_), /*the_trace=*/nullptr,
                                               device_.make(plan_), std::move(ranks_));
   for (const std::string& choice : resources_->files.choices) {
     plan_.choices.push_back(choice);
