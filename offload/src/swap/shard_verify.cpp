@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <exception>
 #include <utility>
 
 #include "sluice/base/error.hpp"
+#include "sluice/base/error_of.hpp"
 #include "swap/manifest.hpp"
 
 namespace sluice::offload {
@@ -169,13 +171,10 @@ std::uint64_t readable_bytes_of(std::span<const StoredShard> shards) {
 void find_damage(std::span<const StoredShard> shards, nvme::IoEngine& io, MemoryPool& staging,
                  const VerifyProgress& progress, std::vector<DamagedRange>& damaged) {
   DamageList damage(shards, damaged);
-  try {
-    check_chunks(shards, io, staging, progress, damage);
-  } catch (...) {
-    damage.finish();
-    throw;
-  }
+  const std::exception_ptr error =
+      error_of([&] { check_chunks(shards, io, staging, progress, damage); });
   damage.finish();
+  if (error) std::rethrow_exception(error);
 }
 
 void throw_damaged(const ShardSlots& slots, const nvme::StripedFile& file,
