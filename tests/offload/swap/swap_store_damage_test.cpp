@@ -85,6 +85,21 @@ TEST_F(SwapStoreTest, ALockThatIsRemovedOrReplacedEndsWritesAndCommits) {
   }
 }
 
+// Between commits the open files are enough: a directory may be moved, and moved back.
+TEST_F(SwapStoreTest, ARenamedLockIsFoundAtTheCommit) {
+  const auto store = create();
+  update_all(*store, 1);
+  for (const std::string& path : {dir_.path(), dir_.file("lock")}) {
+    std::filesystem::rename(path, path + ".away");
+    update_all(*store, 2);
+    std::string said = message_of<std::exception>([&] { store->commit(2, "{}"); });
+    EXPECT_THAT(said, HasSubstr("removed or replaced")) << path;
+    std::filesystem::rename(path + ".away", path);
+  }
+  store->commit(2, "{}");
+  EXPECT_EQ(difference_from(*store, 2), "");
+}
+
 TEST_F(SwapStoreTest, SaysThatWhatItCommittedCannotBeResumed) {
   const auto store = create();
   update_all(*store, 1);
