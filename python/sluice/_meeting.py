@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import ipaddress
+import json
+import math
 import os
+import socket
+import sys
+import threading
 import time
 import uuid
+from collections.abc import Callable
 
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
@@ -15,14 +23,22 @@ from ._launcher import number
 
 _MEETING = datetime.timedelta(minutes=1)
 _LOOK_SECONDS = 0.01  # between looks of rank 0 at the store
+_LOOK_OF_LIMIT_SECONDS = 0.1
+_MOST_OF_A_LOOK = 1.0  # a process that stood still itself has seen nothing in that time
 _LEAST_SECONDS = 1.0  # for a part of the meeting
+_MORE_SECONDS = 5.0  # for calls with a limit of their own, which say more
+_WAY_OUT = (
+    "Name the network interface of each host by GLOO_SOCKET_IFNAME, as in GLOO_SOCKET_IFNAME=eth0, or give the host's name its address "
+    "in the network in /etc/hosts"
+)
 
 
 def join(ranks: int, backend: str, timeout: datetime.timedelta | None) -> None:
     """Joins the ``ranks`` of the environment.
 
     ``timeout``: of the meeting and of the group's calls; None: a minute, and PyTorch's. Raises ValueError for an environment
-    that cannot be, ConnectionError when the ranks are not together in time, or another program has the port.
+    that cannot be, ConnectionError when the ranks are not together in time, or another program has the port. Where a call
+    does not come back, the process ends some seconds later, with a line on standard error.
     """
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
@@ -33,25 +49,141 @@ def join(ranks: int, backend: str, timeout: datetime.timedelta | None) -> None:
         raise ValueError(f"RANK={own} with WORLD_SIZE={ranks}: ranks are numbered from 0 to {ranks - 1}")
     where = f"{os.environ['MASTER_ADDR']}:{port}"
     limit = timeout or _MEETING
-    end = time.monotonic() + limit.total_seconds()
-    try:
-        store, _, _ = next(iter(rendezvous("env://", own, ranks, timeout=limit)))
-        store = _store_of_start(store, own, ranks, end)
-        meets = "gloo" in backend.lower()  # others connect in their first call
-        dist.init_process_group(backend, store=store, timeout=_left(end) if meets else timeout, rank=own, world_size=ranks)
-        if meets:
-            dist.distributed_c10d._set_pg_timeout(timeout or default_pg_timeout)
-        store.set_timeout(timeout or default_pg_timeout)  # of what comes after the meeting: a rank may prepare data for long
-    except (RuntimeError, OSError) as error:
-        why = str(error).splitlines()[0]
-        if "EADDRINUSE" in str(error):
-            raise ConnectionError(
-                f"rank {own} of {ranks} cannot be the meeting place at {where}, since port {port} is in use: end what uses it, or "
-                f"set another MASTER_PORT on every rank ({why})"
-            ) from None
-        raise ConnectionError(
-            f"rank {own} of {ranks} did not meet the others at {where} within {limit.total_seconds():g} s: {why}"
-        ) from None
+    meeting = _Meeting(own, ranks, where, limit.total_seconds())
+    with Limit(limit.total_seconds() + _MORE_SECONDS, lambda: meeting.failed("a call of the store, or of Gloo, has not come back")):
+        meeting.join(backend, timeout)
+
+
+class _Meeting:
+    """``where``: the address of the store."""
+
+    def __init__(self, own: int, ranks: int, where: str, seconds: float) -> None:
+        self._own, self._ranks, self._where, self._seconds = own, ranks, where, seconds
+        self._end = time.monotonic() + seconds
+        self._hint = ""
+
+    def failed(self, why: str) -> str:
+        """For an error or a line."""
+        time_is_up = time.monotonic() > self._end - _LEAST_SECONDS
+        within = f" within {self._seconds:g} s" if time_is_up else ""
+        return f"rank {self._own} of {self._ranks} did not meet the others at {self._where}{within}: {why}{self._hint}"
+
+    def join(self, backend: str, timeout: datetime.timedelta | None) -> None:
+        """As the function. Raises ConnectionError."""
+        try:
+            store, _, _ = next(iter(rendezvous("env://", self._own, self._ranks, timeout=_left(self._end))))
+            store = _store_of_start(store, self._own, self._ranks, self._end)
+            meets = "gloo" in backend.lower()  # others connect in their first call
+            if meets:
+                self._compare_addresses(store)
+            dist.init_process_group(
+                backend, store=store, timeout=_left(self._end) if meets else timeout, rank=self._own, world_size=self._ranks
+            )
+            if meets:
+                dist.distributed_c10d._set_pg_timeout(timeout or default_pg_timeout)
+            store.set_timeout(timeout or default_pg_timeout)  # of what comes after the meeting: a rank may prepare data for long
+        except (RuntimeError, OSError) as error:
+            why = str(error).splitlines()[0]
+            if "EADDRINUSE" in str(error):
+                port = self._where.rpartition(":")[2]
+                raise ConnectionError(
+                    f"rank {self._own} of {self._ranks} cannot be the meeting place at {self._where}, since port {port} is in use: end what "
+                    f"uses it, or set another MASTER_PORT on every rank ({why})"
+                ) from None
+            raise ConnectionError(self.failed(why)) from None
+
+    def _compare_addresses(self, store: dist.Store) -> None:
+        """Gloo would wait for minutes where a host's address is one that other hosts cannot reach. Raises OSError on each rank."""
+        names = [f"place{rank}" for rank in range(self._ranks)]
+        store.set(names[self._own], json.dumps(_place()))
+        store.wait(names, _left(self._end))
+        places = [json.loads(text) for text in store.multi_get(names)]
+        networks = {place["network"] for place in places}
+        if len(networks) == 1 or "" in networks:
+            return
+        for place in places:
+            if place["address"] and ipaddress.ip_address(place["address"].partition("%")[0]).is_loopback:
+                self._leave_together(store)
+                raise OSError(
+                    f"host {place['host']} has {place['address']} as the address of its own name, which no other host can reach, and Gloo "
+                    f"would use it. {_WAY_OUT}"
+                )
+        mine = places[self._own]
+        if mine["address"]:
+            self._hint = f". Gloo has taken the address {mine['address']} for this host, {mine['host']}: can the others reach it? {_WAY_OUT}"
+
+    def _leave_together(self, store: dist.Store) -> None:
+        """The process of rank 0, which may have the store, ends last."""
+        store.set(f"left{self._own}", "")
+        if self._own == 0:
+            with contextlib.suppress(RuntimeError):
+                store.wait([f"left{rank}" for rank in range(self._ranks)], datetime.timedelta(seconds=_MORE_SECONDS))
+
+
+def _place() -> dict[str, str]:
+    """Where this rank is. ``address``: what Gloo tells the others, by the name of the host; empty where a variable decides it.
+
+    Two ranks of one ``network`` reach each other by a loopback address. Empty where the system does not say it.
+    """
+    host, address = socket.gethostname(), ""
+    if not os.environ.get("GLOO_SOCKET_IFNAME"):
+        address = _address_of(host)
+    network = ""
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
+        network = f"{file.read().strip()} {os.stat('/proc/self/ns/net').st_ino}"
+    return {"host": host, "address": address, "network": network}
+
+
+def _address_of(host: str) -> str:
+    """The first one of this host that its name has."""
+    with contextlib.suppress(OSError):
+        for family, kind, _, _, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
+            with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
+                probe.bind(address)
+                return str(address[0])
+    return "127.0.0.1"  # as Gloo does
+
+
+class Limit:
+    """A context. After ``seconds`` of a call inside, a thread ends the process: exit code 1 and the line on standard error. 0: never.
+
+    A client of the store waits for ever for a host that stands still or is away, and Gloo for five times its own limit.
+    """
+
+    def __init__(self, seconds: float, line: Callable[[], str]) -> None:
+        self._seconds, self._line = seconds, line
+        self._left = seconds
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="sluice-limit", daemon=True)
+
+    def __enter__(self) -> Limit:
+        if self._seconds > 0:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        if self._seconds > 0:
+            self._thread.join()
+
+    def begin(self) -> None:
+        """A call begins, which has the whole time."""
+        self._left = self._seconds
+
+    def end(self) -> None:
+        """The call has come back, and none is under way."""
+        self._left = math.inf
+
+    def _watch(self) -> None:
+        looked_at = time.monotonic()
+        while not self._over.wait(_LOOK_OF_LIMIT_SECONDS):
+            now = time.monotonic()
+            self._left -= min(now - looked_at, _MOST_OF_A_LOOK)
+            looked_at = now
+            if self._left <= 0:
+                sys.stderr.write(f"sluice: {self._line()}\n")
+                sys.stderr.flush()
+                os._exit(1)
 
 
 def _store_of_start(store: dist.Store, own: int, ranks: int, end: float) -> dist.Store:

@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from .._meeting import Limit
+
 log = logging.getLogger("sluice")
 
 BEAT_SECONDS = 1.0
@@ -75,8 +77,10 @@ class Peers:
         self._process = os.getpid()
         self._has_ended = False
         self._replaced = threading.Event()
-        self._write()
-        self._meet()
+        away = ": the process that has it, rank 0 or the agent of torchrun, stands still, or its host cannot be reached"
+        with Limit(limit, lambda: f"{self._at_store(f'has waited {limit:.0f} s for')}{away}") as asked:
+            self._write()
+            self._meet(asked)
         self._end_of_beats = threading.Event()
         self._beating = threading.Thread(target=self._beat, name="sluice-beats", daemon=True)
         self._beating.start()
@@ -128,17 +132,17 @@ class Peers:
         lines = [self._silence(other, now) for other in gone if other not in ended]
         return "; ".join([*lines, *(self._line(other, "has ended its training") for other in ended)])
 
-    def _meet(self) -> None:
+    def _meet(self, asked: Limit) -> None:
         """Waits for the first beats of the others, as long as their store does. Raises ConnectionError with those that are away.
 
         Looks again and again, since a wait of the store would hear no Ctrl+C.
         """
         most, every = self._store.timeout.total_seconds(), self._limit or _LIMIT_SECONDS
         begin, warns_at, pause = time.monotonic(), every, _LOOK_SECONDS
-        while not self._have_come(range(self.world_size)):
+        while not self._have_come(range(self.world_size), asked):
             seconds = time.monotonic() - begin
             if seconds >= min(most, warns_at):
-                away = ", ".join(str(other) for other in self._others() if not self._have_come([other]))
+                away = ", ".join(str(other) for other in self._others() if not self._have_come([other], asked))
                 found = f"rank {self.rank} has waited {seconds:.0f} s for others at the start of its first engine"
                 if seconds >= most:
                     raise ConnectionError(f"{found}, and these have not come to theirs: {away}")
@@ -147,15 +151,21 @@ class Peers:
             time.sleep(pause)
             pause = min(2 * pause, _MOST_LOOK_SECONDS)
 
-    def _have_come(self, ranks: Iterable[int]) -> bool:
+    def _have_come(self, ranks: Iterable[int], asked: Limit) -> bool:
         """Whether these have written their first beats. Raises ConnectionError where the store is gone."""
+        asked.begin()
         try:
             return bool(self._store.check([f"peer{other}" for other in ranks]))
         except RuntimeError as error:
             raise ConnectionError(
-                f"rank {self.rank} cannot reach the store of the ranks at the start of its first engine, since the process that has it "
-                f"has ended: rank 0, or the agent of torchrun. Its output says why ({str(error).splitlines()[0]})"
+                f"{self._at_store('cannot reach')}, since the process that has it has ended: rank 0, or the agent of torchrun. Its output "
+                f"says why ({str(error).splitlines()[0]})"
             ) from None
+        finally:
+            asked.end()
+
+    def _at_store(self, what: str) -> str:
+        return f"rank {self.rank} {what} the store of the ranks at the start of its first engine"
 
     def _others(self) -> list[int]:
         return [other for other in range(self.world_size) if other != self.rank]
