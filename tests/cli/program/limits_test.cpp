@@ -154,6 +154,26 @@ TEST_F(LimitsOfMounts, ACheckpointDirectoryThatIsMemoryIsSaid) {
   EXPECT_THAT(strict.err, HasSubstr("\"strict\": true does not allow: " + line));
 }
 
+TEST_F(LimitsOfMounts, TheLargestModelOfARunWithoutCheckpointsNeedsNoRoomForThem) {
+  if (!mount("tmpfs", 0, "size=200k")) GTEST_SKIP() << "mounting is not permitted here";
+  plan(R"("device": "cpu")", R"("device": "host", "device_bytes": "64MiB", "host_bytes": "64MiB",
+                                "checkpoint_dir": ")" +
+                                 swap() + "\"");  // writes the configuration
+  const auto largest = [&](const char* steps) {
+    return run_sluice(
+        {"plan", "--config", config(), "--model", model(), "--max", "--steps", steps});
+  };
+  EXPECT_EQ(largest("5").exit_code, 3);
+  const ProgramResult only_evaluates = largest("0");
+  ASSERT_EQ(only_evaluates.exit_code, 0) << only_evaluates.err;
+  const std::string before = "the largest model of this shape that fits has ";
+  const std::size_t at = only_evaluates.out.find(before);
+  ASSERT_NE(at, std::string::npos) << only_evaluates.out;
+  const std::string blocks =
+      std::to_string(std::stoi(only_evaluates.out.substr(at + before.size())));
+  EXPECT_THAT(only_evaluates.out, HasSubstr(", " + blocks + " blocks; with NVMe: not known"));
+}
+
 TEST_F(LimitsOfMounts, APlanSaysThatFilesGoThroughThePageCache) {
   if (!mount("ramfs")) GTEST_SKIP() << "mounting is not permitted here";
   const ProgramResult result = plan(on_drive(), "");

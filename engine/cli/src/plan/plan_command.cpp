@@ -36,11 +36,9 @@ namespace {
 // Plans the model, or with --max the largest number of blocks of its shape that fits. Throws
 // DoesNotFit, which says what is short, when the model or a single block does not fit.
 plan::Plan plan_run(const PlanArguments& arguments, const config::TrainConfig& config,
-                    config::ModelConfig model, bool writes_checkpoints,
+                    config::ModelConfig model, const plan::MachineFacts& machine,
                     const plan::FindRates& find_rates) {
   const plan::Placement placement = arguments.request.placement;
-  plan::MachineFacts machine = plan::probe_machine(config);
-  machine.writes_checkpoints = writes_checkpoints;
   if (arguments.largest) {
     if (auto plan = plan::largest_plan(config, model, placement, machine, find_rates))
       return std::move(*plan);
@@ -121,12 +119,12 @@ int run_plan(const PlanArguments& arguments, Session& session) {
   const std::string at_zero = config::steps_at_zero(config.scheduler, steps.value_or(0));
   if (!at_zero.empty()) log(LogLevel::warn, at_zero);
   const train::RunSource source = resumed_source(request, config);
-  const bool writes_checkpoints = train::writes_checkpoints(
+  plan::MachineFacts machine = plan::probe_machine(config);
+  machine.writes_checkpoints = train::writes_checkpoints(
       source, steps.value_or(train::kDefaultSteps), config.sluice.checkpoints.directory);
   KnownRates rates(request.rates_path);
-  if (arguments.probe)
-    rates.measure(plan_run(arguments, config, model, writes_checkpoints, {}), session);
-  plan::Plan plan = plan_run(arguments, config, model, writes_checkpoints, rates.finder());
+  if (arguments.probe) rates.measure(plan_run(arguments, config, model, machine, {}), session);
+  plan::Plan plan = plan_run(arguments, config, model, machine, rates.finder());
   if (source.state) {
     // The largest model is another one than that of the run.
     if (!arguments.largest)
@@ -139,7 +137,7 @@ int run_plan(const PlanArguments& arguments, Session& session) {
   if (arguments.largest) {
     console.print(largest_line(model, plan));
     if (request.placement == plan::Placement::configured)
-      largest = plan::largest_models(config, model, plan::probe_machine(config));
+      largest = plan::largest_models(config, model, machine);
     for (const plan::LargestModel& one : largest) console.print(line_of(one, largest.size() == 1));
   }
   show_plan(plan, config, steps, console);
