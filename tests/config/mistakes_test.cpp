@@ -119,7 +119,7 @@ const Mistake kMistakes[] = {
     {R"({"train_batch_size": 0})",
      R"(1:2: train_batch_size: expected integer in [1, 1e9], found 0 (number))"},
     {R"({"train_batch_size": "8"})",
-     R"(1:2: train_batch_size: expected integer in [1, 1e9], found "8" (string))"},
+     R"(1:2: train_batch_size: expected integer in [1, 1e9], found "8" (string); write it without quotes)"},
     {R"({"train_batch_size": 1.5})",
      R"(1:2: train_batch_size: expected integer in [1, 1e9], found 1.5 (number))"},
     {R"({"train_batch_size": 8, "sluice": {"host_bytes": "64MiX"}})",

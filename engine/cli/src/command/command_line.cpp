@@ -119,7 +119,7 @@ std::string unexpected_argument(const CLI::App& command, const std::string& argu
   const std::vector<std::string> commands = command_names(command);
   if (command.get_parent() == nullptr && argument == "data")
     return "\"data\" is a command of the Python package: run pip install '.[data]' in a clone of "
-           "Sluice (the package sluice of PyPI is another project)";
+           "Sluice, not the package sluice of PyPI, which is another project";
   if (!commands.empty()) return "unknown command " + quoted(argument) + nearest(argument, commands);
   if (argument == "true" || argument == "false")
     return "unexpected argument " + quoted(argument) + "; a switch such as --bf16 takes no value";

@@ -99,8 +99,8 @@ void show_plan(const plan::Plan& plan, const config::TrainConfig& config,
   if (steps && plan.traffic.nvme_written_bytes > 0) {
     const std::uint64_t written =
         checked_mul(plan.traffic.nvme_written_bytes, static_cast<std::uint64_t>(*steps));
-    console.print("all " + std::to_string(*steps) + " steps write " + format_bytes(written) +
-                  " to the drive");
+    console.print("all " + format_count(static_cast<unsigned long long>(*steps)) + " steps write " +
+                  format_bytes(written) + " to the drive");
   }
 }
 

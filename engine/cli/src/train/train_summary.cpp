@@ -134,7 +134,7 @@ std::string run_summary(const train::RunReport& report) {
   text += "step " + std::to_string(report.last_step) + ", committed " +
           std::to_string(report.committed_step);
   if (report.skipped_steps > 0)
-    text += "; " + std::to_string(report.skipped_steps) + " steps of this run updated nothing";
+    text += "; " + counted(report.skipped_steps, "step") + " of this run updated nothing";
   if (report.losses.last)
     text += "; loss of this step " + format_number("%.4f", *report.losses.last);
   if (report.losses.evaluation)

@@ -199,6 +199,8 @@ std::string Checker::wrong_value(const Rule& rule, const Json::Value& given) con
   message += section_advice(given, std::string(info.path));
   if (given.isString() && given.asString() != "auto")
     message += did_you_mean(nearest_name(given.asString(), rule.type.choices()));
+  if (given.isString() && rule.type.accepts(rule.type.number_in(given.asString())))
+    message += "; write it without quotes";
   if (given.isString() && given.asString() == "auto")
     message += "; the Hugging Face Trainer fills in no \"auto\" here: write the value";
   if (rule.type.takes_integer() && given.isNumeric() && given.asDouble() >= 0x1p63)

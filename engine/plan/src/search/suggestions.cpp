@@ -106,7 +106,7 @@ void add_disk_changes(const Variant& refused, const Plan& shape, const TryPlan& 
     if (!disk.is_short()) continue;
     const std::string to = kSomeDirectory + std::to_string(moves.size());
     moves.push_back("set " + move_directory(elsewhere.config, disk.directory, to) +
-                    " to a directory with " + std::to_string(ceil_div(disk.needed_bytes, kMiB)) +
+                    " to a directory with " + format_count(ceil_div(disk.needed_bytes, kMiB)) +
                     " MiB free" + (refused.config.world_size > 1 ? " for each rank" : ""));
   }
   if (moves.empty()) return;

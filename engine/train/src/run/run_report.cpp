@@ -7,6 +7,7 @@
 
 #include "measure/median.hpp"
 #include "saved/checkpoint.hpp"
+#include "sluice/base/text.hpp"
 #include "sluice/cpu_adam/optimizer.hpp"
 
 namespace sluice::train {
@@ -97,8 +98,8 @@ RunReport make_report(const ReportSources& from) {
   report.skipped_steps = from.tally.skipped;
   if (report.skipped_steps > 0)
     report.notices.push_back(std::to_string(report.skipped_steps) + " of " +
-                             std::to_string(report.steps) +
-                             " steps updated nothing: their gradients were not finite");
+                             counted(report.steps, "step") +
+                             " updated nothing, since gradients were not finite");
   report.missed_checkpoints = from.progress.missed.count;
   if (report.missed_checkpoints > 0) report.notices.push_back(missed_text(from.progress.missed));
   report.choices = from.setup.plan.choices;
