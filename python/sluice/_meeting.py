@@ -71,8 +71,7 @@ class _Meeting:
     def join(self, backend: str, timeout: datetime.timedelta | None) -> None:
         """As the function. Raises ConnectionError."""
         try:
-            store, _, _ = next(iter(rendezvous("env://", self._own, self._ranks, timeout=_left(self._end))))
-            store = _store_of_start(store, self._own, self._ranks, self._end)
+            store = self._store()
             meets = "gloo" in backend.lower()  # others connect in their first call
             if meets:
                 self._compare_addresses(store)
@@ -91,6 +90,17 @@ class _Meeting:
                     f"uses it, or set another MASTER_PORT on every rank ({why})"
                 ) from None
             raise ConnectionError(self.failed(why)) from None
+
+    def _store(self) -> dist.Store:
+        """That of this start. Another rank may first reach one of an earlier start, which then ends."""
+        while True:
+            store, _, _ = next(iter(rendezvous("env://", self._own, self._ranks, timeout=_left(self._end))))
+            try:
+                return _store_of_start(store, self._own, self._ranks, self._end)
+            except (RuntimeError, OSError):
+                if self._own == 0 or time.monotonic() > self._end - _LEAST_SECONDS:
+                    raise
+            time.sleep(_LOOK_SECONDS)
 
     def _compare_addresses(self, store: dist.Store) -> None:
         """Gloo would wait for minutes where a host's address is one that other hosts cannot reach. Raises OSError on each rank."""

@@ -16,7 +16,7 @@
 #include "sluice/base/bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/error_of.hpp"
-#include "sluice/base/fd.hpp"
+#include "sluice/base/file/paths.hpp"
 #include "sluice/base/json/json_reader.hpp"
 #include "sluice/base/launch_environment.hpp"
 #include "sluice/base/log.hpp"

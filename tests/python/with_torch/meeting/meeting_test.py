@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 
 import forked
 import pytest
+import torch.distributed as dist
 from forked import free_port
 
 MOST_SECONDS = 60  # PyTorch's own limit of a meeting is half an hour
@@ -69,6 +71,24 @@ ranks.groups()
             rank.kill()
     assert ranks[1].returncode == 1
     assert output.startswith("sluice: rank 1 has waited 3 s for the store of the ranks at the start of its first engine: "), output
+
+
+# The process of an earlier start has the port, and ends.
+def test_a_rank_that_reaches_a_store_which_then_ends_comes_to_the_next_one() -> None:
+    port = free_port()
+    environment = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    begin = lambda rank: forked.Process(["-c", f"import sluice\n{MEETS}"], {**environment, "RANK": str(rank)}, merges_outputs=True)
+    earlier: dist.TCPStore | None = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    ranks = [begin(1)]
+    try:
+        earlier.wait(["sluice_word1"], datetime.timedelta(seconds=MOST_SECONDS))
+        earlier = None
+        ranks.append(begin(0))
+        ends = [(rank.communicate(MOST_SECONDS)[0], rank.returncode) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [code for _, code in ends] == [0, 0], ends
 
 
 def meet_as_hosts(networks: str, addresses: str, more: str = "") -> list[str]:
