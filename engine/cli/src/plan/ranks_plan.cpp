@@ -3,6 +3,7 @@
 #include <json/value.h>
 
 #include <cmath>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
@@ -86,7 +87,9 @@ std::string tables(const std::vector<Answer>& answers) {
   };
   const auto of_step = [&](const Answer& one) -> std::vector<std::string> {
     const plan::RankPrediction& p = one.prediction;
-    return {seconds(p.step_seconds), format_count(std::llround(p.tokens_per_second)), p.bound_by};
+    return {seconds(p.step_seconds),
+            format_count(static_cast<std::uint64_t>(std::llround(p.tokens_per_second))),
+            p.bound_by};
   };
   return table("bytes of a rank",
                {{"ranks", "weights", "gradients", "states", "gathered", "inputs", "device"}},
