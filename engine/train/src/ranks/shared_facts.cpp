@@ -166,6 +166,7 @@ void name_poorest(plan::MachineFacts& facts, const std::vector<std::size_t>& own
 
 void set_least(plan::MachineFacts& facts, const std::vector<std::string>& all) {
   std::vector<std::vector<std::string>> texts;
+  texts.reserve(all.size());
   for (const std::string& one : all) texts.push_back(models::unpack_texts(one));
   std::vector<std::uint64_t> least = to_numbers(texts[0].at(0));
   std::vector<std::size_t> owners(least.size());
