@@ -257,7 +257,7 @@ class UringBackend final : public IoBackend {
 
   void flush() { note_result(::io_uring_submit(ring_.get())); }
 
-  // Of a call that enters the kernel.
+  // Takes the result of a call that enters the kernel. Throws for one that does not get better.
   void note_result(int result) {
     if (result >= 0) {
       failures_ = 0;

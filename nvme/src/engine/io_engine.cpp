@@ -22,7 +22,7 @@ class IoEngine::Impl {
   const std::vector<std::unique_ptr<DriveQueue>>& queues() const { return queues_; }
   // With more drives than queues, drives share queues.
   DriveQueue& queue_of(std::size_t drive) const { return *queues_[drive % queues_.size()]; }
-  // Of a transfer, which the queue's thread ends. A forked child has no such thread.
+  // The queue for a new transfer, which the queue's thread ends. A forked child has no such thread.
   DriveQueue& queue_to_begin(std::size_t drive) const {
     SLUICE_CHECK(forks_ == fork_count(),
                  "IoEngine: it was made before a fork and works in the parent process only; make a "

@@ -116,6 +116,15 @@ class LaunchLines : public MpiLaunch {
     write_file(directory_.file("hosts"), text);
     return directory_.file("hosts");
   }
+  // launch --run of `program`, which gets SIGTERM when an mpirun with these traps is there.
+  ProgramResult terminated(const std::string& traps, const std::string& program) {
+    const std::string ready = directory_.file("ready");
+    script("mpirun", traps + "touch " + ready + "\nwhile true; do sleep 0.1; done\n");
+    const std::string shell = "\"$0\" launch --launcher mpirun --hostfile \"$1\" --run " + program +
+                              " & pid=$!\nwhile [ ! -e \"$2\" ]; do sleep 0.1; done; "
+                              "kill -TERM $pid; wait $pid";
+    return run_program({"/bin/sh", "-c", shell, sluice_program(), hosts(), ready}, first_in_path());
+  }
 };
 
 TEST_F(LaunchLines, SluiceTrainIsStartedByMpirun) {
@@ -205,14 +214,8 @@ TEST_F(LaunchLines, AreRunWhenAskedFor) {
 
 // mpirun kills its ranks a second after SIGTERM. It hands SIGUSR1 on, and `sluice train` ends.
 TEST_F(LaunchLines, HandTheirSignalToTheRanksOfTraining) {
-  const std::string ready = directory_.file("ready");
-  script("mpirun", "trap 'echo killed' TERM\ntrap 'sleep 1; echo finished; exit 138' USR1\ntouch " +
-                       ready + "\nwhile true; do sleep 0.1; done\n");
-  const std::string shell =
-      "\"$0\" launch --launcher mpirun --hostfile \"$1\" --run sluice train & pid=$!\n"
-      "while [ ! -e \"$2\" ]; do sleep 0.1; done; kill -TERM $pid; wait $pid";
-  const ProgramResult result =
-      run_program({"/bin/sh", "-c", shell, sluice_program(), hosts(), ready}, first_in_path());
+  const ProgramResult result = terminated(
+      "trap 'echo killed' TERM\ntrap 'sleep 1; echo finished; exit 138' USR1\n", "sluice train");
   EXPECT_EQ(result.exit_code, 143) << result.err;
   EXPECT_EQ(result.out, "finished\n");
   EXPECT_THAT(result.err, HasSubstr("SIGTERM: passed on to the ranks, which have 60 s to end"));
@@ -220,14 +223,7 @@ TEST_F(LaunchLines, HandTheirSignalToTheRanksOfTraining) {
 
 // Nothing is known of another program: it gets the signal itself, and the line promises no time.
 TEST_F(LaunchLines, PassTheSignalOfOtherProgramsToMpirun) {
-  const std::string ready = directory_.file("ready");
-  script("mpirun", "trap 'echo killed; exit 143' TERM\ntouch " + ready +
-                       "\nwhile true; do sleep 0.1; done\n");
-  const std::string shell =
-      "\"$0\" launch --launcher mpirun --hostfile \"$1\" --run ./program & pid=$!\n"
-      "while [ ! -e \"$2\" ]; do sleep 0.1; done; kill -TERM $pid; wait $pid";
-  const ProgramResult result =
-      run_program({"/bin/sh", "-c", shell, sluice_program(), hosts(), ready}, first_in_path());
+  const ProgramResult result = terminated("trap 'echo killed; exit 143' TERM\n", "./program");
   EXPECT_EQ(result.exit_code, 143) << result.err;
   EXPECT_EQ(result.out, "killed\n");
   EXPECT_THAT(result.err,

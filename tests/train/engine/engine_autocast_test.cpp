@@ -32,16 +32,8 @@ class Autocast {
   bool ended_ = false;
 };
 
-LoopSetup fp32(const std::string& activations) {
-  LoopSetup setup;
-  setup.bf16 = false;
-  setup.accumulation = 1;
-  setup.sluice_keys = "\"activations\": \"" + activations + "\", ";
-  return setup;
-}
-
 std::vector<double> norms(const std::string& activations, bool autocast) {
-  Trained trained(config_of(fp32(activations)), Model());
+  Trained trained(config_of(fp32_setup(activations)), Model());
   trained.engine.initialize();
   std::vector<double> norms;
   for (int i = 0; i < 4; ++i) {
@@ -68,7 +60,7 @@ TEST(OwnLoopAutocast, BackwardComputesAgainAsForwardDid) {
 // CPU they are LibTorch's own memory.
 TEST(OwnLoopAutocast, LeavesNoCopiesOfWeights) {
   constexpr int kBlocks = 12;
-  Trained trained(config_of(fp32("recompute")), Model(0, kBlocks));
+  Trained trained(config_of(fp32_setup("recompute")), Model(0, kBlocks));
   std::size_t copies = 0;
   for (const Tensor& weight : trained.model.blocks[0]->parameters())
     copies += kBlocks * sizeof(at::BFloat16) * static_cast<std::size_t>(weight.numel());
@@ -83,7 +75,7 @@ TEST(OwnLoopAutocast, LeavesNoCopiesOfWeights) {
 // A loop within one autocast: what it keeps of the weights is of before the step.
 TEST(OwnLoopAutocast, SeesTheWeightsOfTheLastStep) {
   const auto train = [](bool around_all) {
-    Trained trained(config_of(fp32("keep")), Model());
+    Trained trained(config_of(fp32_setup("keep")), Model());
     trained.engine.initialize();
     std::vector<double> losses;
     Autocast all;
@@ -115,7 +107,7 @@ std::vector<double> losses_of_linears(const std::string& activations) {
   torch::manual_seed(7);
   Linear first(kWidth, kWidth);
   Linear last(kWidth, kVocabulary);
-  Engine engine(config_of(fp32(activations)));
+  Engine engine(config_of(fp32_setup(activations)));
   const Unit a = engine.add_unit("first", first);
   const Unit b = engine.add_unit("last", last);
   engine.initialize();

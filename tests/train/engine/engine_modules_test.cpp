@@ -43,11 +43,7 @@ struct Statistics {
 Statistics statistics_with(const std::string& activations) {
   torch::manual_seed(1);
   Normed module;
-  LoopSetup setup;
-  setup.bf16 = false;
-  setup.accumulation = 1;
-  setup.sluice_keys = "\"activations\": \"" + activations + "\", ";
-  Engine engine(config_of(setup));
+  Engine engine(config_of(fp32_setup(activations)));
   const Unit unit = engine.add_unit("normed", module);
   engine.initialize();
   for (int step = 0; step < kSteps; ++step) {

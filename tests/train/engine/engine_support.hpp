@@ -112,6 +112,15 @@ struct LoopSetup {
   std::string more_keys = {};    // of the whole file, each ending with a comma
 };
 
+// Steps of one micro-batch in fp32.
+inline LoopSetup fp32_setup(const std::string& activations) {
+  LoopSetup setup;
+  setup.bf16 = false;
+  setup.accumulation = 1;
+  setup.sluice_keys = "\"activations\": \"" + activations + "\", ";
+  return setup;
+}
+
 inline config::TrainConfig config_of(const LoopSetup& setup, const std::string& swap = "") {
   const auto offload = [&](const std::string& device, double ratio) {
     const std::string path = device == "nvme" ? ", \"nvme_path\": \"" + swap + "\"" : "";

@@ -19,18 +19,10 @@ struct WeightImpl : torch::nn::Module {
 };
 TORCH_MODULE(Weight);
 
-LoopSetup setup_with(const std::string& activations) {
-  LoopSetup setup;
-  setup.bf16 = false;
-  setup.accumulation = 1;
-  setup.sluice_keys = "\"activations\": \"" + activations + "\", ";
-  return setup;
-}
-
 // An engine of one unit, which computes with what `changed` makes of its weight.
 struct WithChange {
   WithChange(const char* activations, const std::function<Tensor(const Tensor&)>& changed)
-      : engine(config_of(setup_with(activations))),
+      : engine(config_of(fp32_setup(activations))),
         unit(engine.add_unit("u", weight.ptr(), [this, changed](const Tensors& x) {
           return Tensors{x[0].matmul(changed(weight->weight))};
         })) {
@@ -100,7 +92,7 @@ TEST(OwnLoop, AFrozenEmbeddingMayRescaleItsRows) {
   for (const bool trains : {false, true}) {
     torch::nn::Embedding table(torch::nn::EmbeddingOptions(8, 4).max_norm(1));
     table->weight.set_requires_grad(trains);
-    Engine engine(config_of(setup_with("keep")));
+    Engine engine(config_of(fp32_setup("keep")));
     const Unit rows = engine.add_unit("rows", table);
     const Unit linear = engine.add_unit("linear", torch::nn::Linear(4, 4));
     engine.initialize();

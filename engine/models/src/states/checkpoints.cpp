@@ -51,8 +51,8 @@ Checkpoint read_checkpoint(const offload::CheckpointFolder& folder) {
   return found;
 }
 
-// Of the checkpoint and of the parts of its ranks. Empty when there is no manifest that can be
-// read.
+// Which manifests the checkpoint and the parts of its ranks have. Empty when there is none that can
+// be read.
 std::string manifests_of(const std::string& folder) {
   std::vector<std::string> paths = {folder + "/manifest.json", folder + "/ranks.json"};
   for (const offload::RankFolder& part : offload::list_rank_folders(folder))
