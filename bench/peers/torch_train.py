@@ -16,6 +16,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+SPEC = json.loads(Path(sys.argv[1]).read_text())
+if "python" in SPEC:
+    import sluice  # before PyTorch, as docs/python.md says
+
 import torch
 from torch import Tensor
 
@@ -87,8 +91,6 @@ def sharded(module: Gpt2, weights: dict[str, Tensor], configuration: dict) -> Tr
 
 def offloaded(module: Gpt2, weights: dict[str, Tensor], configuration: dict) -> TrainStep:
     """Sluice's engine."""
-    import sluice
-
     module.load(weights)
     engine, *_ = sluice.initialize(model=module, config=configuration)
 
@@ -107,18 +109,17 @@ def train(step: TrainStep, inputs: Inputs, spec: dict, length: int) -> None:
 
 
 def main() -> None:
-    spec = json.loads(Path(sys.argv[1]).read_text())
-    inputs = Inputs(Path(spec["inputs"]))
+    inputs = Inputs(Path(SPEC["inputs"]))
     model = json.loads(inputs.model.read_text())
     module, weights = Gpt2(model), read_weights(inputs.weights)
-    if "deepspeed" in spec:
-        step = sharded(module, weights, spec["deepspeed"])
-    elif "python" in spec:
-        step = offloaded(module, weights, spec["python"])
+    if "deepspeed" in SPEC:
+        step = sharded(module, weights, SPEC["deepspeed"])
+    elif "python" in SPEC:
+        step = offloaded(module, weights, SPEC["python"])
     else:
-        step = resident(module, weights, spec["optimizer"])
+        step = resident(module, weights, SPEC["optimizer"])
     del weights
-    train(step, inputs, spec, model["n_positions"])
+    train(step, inputs, SPEC, model["n_positions"])
 
 
 if __name__ == "__main__":

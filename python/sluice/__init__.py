@@ -23,6 +23,7 @@ from . import config, ops
 from ._core import version as __version__
 from ._errors import DoesNotFit, Error, StorageError
 from ._machine import machine_facts
+from ._environment.openmp import set_waits
 from ._plan import Plan, plan
 from ._refusals import missing
 
@@ -92,6 +93,8 @@ _MODULES = {
     "utils": ".utils",
     "zero": ".zero",
 }
+
+set_waits()
 
 
 def __getattr__(name: str) -> Any:

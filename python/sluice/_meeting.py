@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
-from ._launcher import number
+from ._environment.launcher import number
 
 _MEETING = datetime.timedelta(minutes=1)
 _LOOK_SECONDS = 0.01  # between looks of rank 0 at the store

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ._launcher import local_rank
+from ._environment.launcher import local_rank
 from ._refusals import missing, reason_of
 from ._training import batches, ranks
 from ._training.engine_module import read_beside

@@ -45,6 +45,25 @@ def test_the_import_needs_no_torch_and_no_numpy() -> None:
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.parametrize(
+    ("setting", "before", "expected"),
+    [
+        ({}, "", "passive 1000"),
+        ({}, "sys.modules['torch'] = None; ", "None None"),  # OpenMP read the environment already
+        ({"GOMP_SPINCOUNT": "7"}, "", "passive 7"),
+        ({"OMP_WAIT_POLICY": "active"}, "", "active None"),
+    ],
+)
+def test_threads_of_openmp_spin_shortly_unless_the_user_says_how_they_wait(
+    setting: dict[str, str], before: str, expected: str
+) -> None:
+    code = f"import os, sys; {before}import sluice; print(*map(os.environ.get, ('OMP_WAIT_POLICY', 'GOMP_SPINCOUNT')))"
+    others = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, env={**others, **setting}, capture_output=True, text=True, timeout=60, check=False)
+    assert result.stdout.strip() == expected, result.stderr
+
+
 def test_optimizers_say_that_they_need_pytorch() -> None:
     result = python("import sys; sys.modules['torch'] = None\nimport sluice; sluice.ops.adam")
     assert result.stderr.splitlines()[-1] == (

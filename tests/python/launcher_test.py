@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from sluice._launcher import local_rank, take_variables
+from sluice._environment.launcher import local_rank, take_variables
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 OPEN_MPI = {"RANK": "1", "SIZE": "2", "LOCAL_RANK": "1", "LOCAL_SIZE": "2"}

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from .._launcher import local_rank
+from .._environment.launcher import local_rank
 from .units import is_wide_float
 
 log = logging.getLogger("sluice")

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from .. import _core
+from .._environment.openmp import spinning_line
 from ..config import Config, Source
 from ..runtime.zero.parameter_offload import no_external_parameters
 from . import devices, file_parameters, open_loops, ranks
@@ -56,9 +57,12 @@ def preview(model: nn.Module, source: Source | Config, *, units: Choice = None, 
 
 
 def _choices(loop: Loop, model: nn.Module, units: list[Unit]) -> list[str]:
-    moves = json.loads(loop.plan_json)["bytes_per_step"]["h2d"] > 0
-    line = schedule_line(model, units, int(loop.accumulation_steps)) if moves else None
-    return [*loop.choices, *([line] if line else [])]
+    plan = json.loads(loop.plan_json)
+    moves = plan["bytes_per_step"]["h2d"] > 0
+    schedule = schedule_line(model, units, int(loop.accumulation_steps)) if moves else None
+    computes_with_openmp = plan["computes_on"] == "the host" and plan["threads"]["compute"] > 1
+    waits = spinning_line() if computes_with_openmp else None
+    return [*loop.choices, *(line for line in (schedule, waits) if line)]
 
 
 def _check_reads_only(model: nn.Module) -> None:

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from .. import _meeting
 from .._errors import Error
-from .._launcher import number, take_variables
+from .._environment.launcher import number, take_variables
 from . import objects
 from .calls import calls
 from .peers import WAY_OUT, Call, Peers, limit_seconds

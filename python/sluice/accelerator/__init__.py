@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .._launcher import local_rank, take_variables
+from .._environment.launcher import local_rank, take_variables
 from .._refusals import missing
 
 __all__ = ["Accelerator", "get_accelerator"]

@@ -26,7 +26,7 @@ from typing import Any
 
 import sluice
 
-from .._launcher import take_variables
+from .._environment.launcher import take_variables
 from .._refusals import kind_of_missing, reason_of
 
 __all__ = ["PROVIDED_VERSION"]

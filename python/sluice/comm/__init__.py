@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .._launcher import local_rank
+from .._environment.launcher import local_rank
 from .._refusals import missing
 from .._training import calls, ranks
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 
@@ -30,6 +31,12 @@ std::string scenario_name() {
 // Runs while the program loads the library.
 __attribute__((constructor)) void on_load() {
   if (scenario_name() == "signal_while_loading") ::raise(SIGTERM);
+  if (scenario_name() == "says_how_openmp_waits") {
+    for (const char* name : {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}) {
+      const char* const value = std::getenv(name);
+      std::fprintf(stderr, "%s=%s\n", name, value == nullptr ? "unset" : value);
+    }
+  }
   if (scenario_name() == "binds_to_one_core") {  // as OpenMP does with OMP_PROC_BIND
     cpu_set_t set;
     CPU_ZERO(&set);

@@ -6,6 +6,7 @@
 #include <json/json.h>
 
 #include <filesystem>
+#include <map>
 #include <sstream>
 
 #include "cli/json_text.hpp"
@@ -95,6 +96,24 @@ TEST_F(TrainProgram, ALibraryThatBindsItsThreadToOneCoreLeavesTheRunAllOfThem) {
   if (cores == "1") GTEST_SKIP() << "needs two cores";
   const ProgramResult result = train("binds_to_one_core");
   EXPECT_THAT(result.out, HasSubstr("chosen: " + cores + " cores\n")) << result.err;
+}
+
+TEST_F(TrainProgram, ThreadsOfOpenMpSpinShortlyUnlessTheUserSaysHowTheyWait) {
+  add_library();
+  const std::map<std::string, std::string> lines_by_setting = {
+      {"OTHER=1", "OMP_WAIT_POLICY=passive\nGOMP_SPINCOUNT=1000\n"},
+      {"GOMP_SPINCOUNT=7", "OMP_WAIT_POLICY=passive\nGOMP_SPINCOUNT=7\n"},
+      {"OMP_WAIT_POLICY=passive", "OMP_WAIT_POLICY=passive\nGOMP_SPINCOUNT=unset\n"},
+      {"OMP_WAIT_POLICY=active", "OMP_WAIT_POLICY=active\nGOMP_SPINCOUNT=unset\n"},
+  };
+  for (const auto& [setting, lines] : lines_by_setting) {
+    std::vector<std::string> line = {"/usr/bin/env",   "-u",   "OMP_WAIT_POLICY", "-u",
+                                     "GOMP_SPINCOUNT", setting};
+    for (const std::string& argument : train_line()) line.push_back(argument);
+    const ProgramResult result =
+        run_program(line, {{"SLUICE_FAKE_SCENARIO", "says_how_openmp_waits"}});
+    EXPECT_THAT(result.err, HasSubstr(lines)) << setting;
+  }
 }
 
 TEST_F(TrainProgram, APlanPredictsFromRatesThatAProbeLeft) {

@@ -110,6 +110,7 @@ def test_a_plan_of_a_module_is_the_engines(tmp_path: Path) -> None:
     plan = sluice.plan(unmade, keys)
     engine = engine_of(make(), keys)
     assert plan.data["planned_bytes"] == engine.report()["plan"]["planned_bytes"]
+    assert "layers" not in plan.data  # of a model file alone
     assert "optimizer states" in str(plan)
     assert "<table>" in plan._repr_html_()
     with pytest.raises(ValueError, match=r"belongs to an engine, .*: engine.report\(\) has its plan"):

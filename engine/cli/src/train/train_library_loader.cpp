@@ -94,6 +94,17 @@ void check_openmp() {
   }
 }
 
+// Threads of OpenMP that wait for work spin for milliseconds by default, on the cores that updates,
+// copies and I/O need: with more runs than cores a step takes many times as long. Without a spin
+// they sleep in the kernel after each small operator. So they spin for some 25 us, about as long as
+// falling asleep and waking up take, and then sleep. OpenMP reads the variables when LibTorch is
+// loaded. A user's own settings stay. python/sluice/_environment/openmp.py does this for Python.
+void set_openmp_waits() {
+  if (std::getenv("OMP_WAIT_POLICY") != nullptr) return;
+  ::setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/1);
+  ::setenv("GOMP_SPINCOUNT", "1000", /*overwrite=*/0);
+}
+
 // With OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY set, OpenMP binds the thread that loads it to
 // one core. All threads started later would inherit that core. This object gives the thread back
 // the cores it had. OpenMP's own threads stay bound. Confined to thread: main.
@@ -156,10 +167,7 @@ train::TrainLibrary& load_train_library() {
         ". Install LibTorch with scripts/setup.sh, then build again with scripts/build.sh; an "
         "installation needs the component train too");
   }
-  // By default LibTorch's OpenMP threads spin while they wait, on the cores that the updates, the
-  // copies and the I/O need. With more runs than cores a step then takes ten times as long. OpenMP
-  // reads the variable once, when LibTorch is loaded. A user's own setting stays.
-  ::setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0);
+  set_openmp_waits();
   const KeptCores kept_cores;
   // RTLD_LOCAL: LibTorch's symbols must not replace the program's own.
   void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -94,7 +94,7 @@ std::string plan_json(const Plan& plan, const std::optional<Prediction>& predict
   root["threads"]["optimizer"] = plan.schedule.threads.optimizer;
   root["threads"]["io"] = plan.schedule.threads.io;
   if (prediction) root["predicted"] = to_value(*prediction);
-  root["layers"] = Json::Int64(plan.model.n_layer);
+  if (!plan.own_loop()) root["layers"] = Json::Int64(plan.model.n_layer);
   add_largest(largest, root);
   root["choices"] = Json::Value(Json::arrayValue);
   for (const std::string& choice : plan.choices) root["choices"].append(choice);

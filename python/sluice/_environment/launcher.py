@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from . import _core
+from .. import _core
 
 
 def take_variables() -> None:

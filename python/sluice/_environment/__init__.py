@@ -1,0 +1,1 @@
+"""Variables of the environment: those of launchers, and how threads of OpenMP wait."""
