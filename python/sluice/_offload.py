@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
 from collections.abc import Callable, Mapping
@@ -22,6 +23,8 @@ from ._training.saved import checkpoint
 from ._training.schedule import scheduler_of
 from ._training.units import Choice
 from .config import Config, Source, has_optimizer, section_of
+
+log = logging.getLogger("sluice")
 
 
 class OffloadedOptimizer(TierOptimizer):
@@ -47,6 +50,11 @@ class OffloadedOptimizer(TierOptimizer):
             self._last = self.end_step()
             if self._schedule is not None and self._last.updated:
                 self._schedule.step()
+        every = self._offloaded.loop.steps_per_print
+        if every and self._last.step % every == 0:
+            log.info(
+                "step=%d, lr=%s, gradient norm=%g", self._last.step, [group["lr"] for group in self.param_groups], self._last.gradient_norm
+            )
 
     @property
     def gradient_norm(self) -> float | None:

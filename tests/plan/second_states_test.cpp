@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <string>
 
+#include "message_of.hpp"
 #include "plans.hpp"
+#include "sluice/base/error.hpp"
 #include "sluice/plan/prediction.hpp"
 
 namespace sluice::plan {
@@ -73,6 +75,10 @@ TEST(SecondStates, LeaveTheBudgetAsItIs) {
   EXPECT_LE(plan.planned.tiers.host, none.planned.tiers.host + spare);
   EXPECT_THAT(plan.choices,
               Contains(HasSubstr("60.0 MiB were asked for, but host_bytes has no more")));
+  config::TrainConfig strict = config;
+  strict.sluice.strict = true;
+  EXPECT_THAT(sluice::test::message_of<DoesNotFit>([&] { plan_of(strict); }),
+              HasSubstr("\"strict\": true does not allow: speculative_bytes: "));
   // The model fits where it fitted without.
   config.sluice.host_bytes = {ByteBudget::Kind::bytes, none.least.host_bytes};
   config.sluice.updates.speculative_bytes = kAuto;

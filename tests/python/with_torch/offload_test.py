@@ -121,6 +121,17 @@ def test_a_plan_of_a_module_is_the_engines(tmp_path: Path) -> None:
     assert sluice.plan(make(), keys, placement="resident").data["planned_bytes"]["nvme"] == 0
 
 
+def test_a_line_of_each_second_step(caplog: pytest.LogCaptureFixture) -> None:
+    model = make()
+    optimizer = sluice.offload(model, config(steps_per_print=2))
+    with caplog.at_level("INFO", logger="sluice"):
+        train_plain(model, optimizer, range(4))
+    lines = [message for message in caplog.messages if message.startswith("step=")]
+    assert [line.split(",")[0] for line in lines] == ["step=2", "step=4"]
+    assert lines[1] == f"step=4, lr=[0.001], gradient norm={optimizer.gradient_norm:g}"
+    optimizer.close()
+
+
 def test_the_configurations_schedule_gives_the_rates(tmp_path: Path) -> None:
     keys = config(scheduler={"type": "WarmupLR", "params": {"warmup_num_steps": 10, "warmup_max_lr": 1e-2}})
     engine = engine_of(make(), keys)

@@ -35,13 +35,16 @@ std::string refusal(const Plan& plan, const std::vector<std::string>& reasons,
 }
 
 std::vector<std::string> downgrades(const Plan& plan) {
+  const auto is_cut = [](const std::string& choice) {  // less than a key asked for
+    return choice.ends_with("no more room") &&
+           (choice.starts_with("cache: ") || choice.starts_with("ratio: ") ||
+            choice.starts_with("speculative_bytes: ") || choice.starts_with("checkpoint_bytes: "));
+  };
   const std::string refuse = "\"strict\": true does not allow: ";
   std::vector<std::string> lines;
   for (const std::string& choice : plan.choices) {
     if (choice.starts_with("weights: ") || choice.starts_with("optimizer states: ") ||
-        choice.starts_with("no prefetch") ||
-        ((choice.starts_with("cache: ") || choice.starts_with("ratio: ")) &&
-         choice.ends_with("no more room"))) {
+        choice.starts_with("no prefetch") || is_cut(choice)) {
       lines.push_back(refuse + choice);
     }
   }

@@ -197,6 +197,8 @@ class Run {
     lines_ = std::make_unique<StepLines>(
         request_.report_dir, monitored ? setup_.plan.config.monitors : config::MonitorsConfig{},
         progress_.committed_step, axis);
+    // Of the run before: a report of this directory would take it for one of this run.
+    if (!request_.report_dir.empty()) remove_file(request_.report_dir + "/report.json");
     const bool survives =
         resources_->commits_swap() || !setup_.plan.config.sluice.checkpoints.directory.empty();
     if (!survives && setup_.total_steps > progress_.step && ranks_.is_first()) {

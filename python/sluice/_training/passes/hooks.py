@@ -144,7 +144,7 @@ class Hooks:
         self._is_changing = bool(self._borrowed)
         lost = None
         for call in reversed(self._borrowed):
-            lost = lost or call.state.writes.lost_in_forward(call.writes_before)
+            lost = lost or call.state.writes.lost(call.writes_before, "forward")
             self.loop.leave(call.state.index)
             call.state.is_borrowed = False
         self._borrowed.clear()
@@ -224,7 +224,7 @@ class Hooks:
         state.entered.pop()
         lost = None
         if call is not None and call.has_entered:
-            lost = None if state.is_borrowed else state.writes.lost_in_forward(call.writes_before)  # else when it is given back
+            lost = None if state.is_borrowed else state.writes.lost(call.writes_before, "forward")  # else when it is given back
             self.loop.leave(state.index)
         self._is_changing = False
         refuse(lost or kept)
@@ -265,7 +265,7 @@ class Hooks:
         state.is_held = True
         yield
         state.is_held = False
-        lost = state.writes.lost_in_forward(before)
+        lost = state.writes.lost(before, "forward")
         self.loop.leave(unit)
         refuse(lost)
 

@@ -43,7 +43,7 @@ def schedule_line(model: nn.Module, units: Sequence[Unit], micro_batches: int) -
         layers_of(model, units)
     except ValueError:
         return line
-    return f"{line}. train_batch(by_layer=True) moves them once in a step, for the memory of {micro_batches} micro-batches' activations"
+    return f"{line}. train_batch(by_layer=True) moves them twice in a step, for forward and for backward, and needs the memory of {micro_batches} micro-batches' activations"
 
 
 class Layers:

@@ -48,18 +48,14 @@ class Writes:
         """Writes to each parameter since it was made."""
         return [parameter._version for _, parameter in self._counted]
 
-    def lost_in_forward(self, before: Sequence[int]) -> str | None:
-        """The message about a parameter that was written to since ``before``; None: nothing was."""
-        replaced = next((name for name, each in self._params if is_here(each) and not (self._is_weight(each) or _is_shown(each))), None)
-        if replaced is None:
-            return self.lost(before, "forward")
-        return (
-            f"parameter {replaced} of unit {self._unit} was given other values through .data in a forward, and they would be lost: "
-            + INSTEAD
-        )
-
     def lost(self, before: Sequence[int], where: str) -> str | None:
-        """As :meth:`lost_in_forward`, of writes in place alone."""
+        """The message about a parameter that was written to since ``before`` in a forward or a backward; None: nothing was."""
+        replaced = next((name for name, each in self._params if is_here(each) and not (self._is_weight(each) or _is_shown(each))), None)
+        if replaced is not None:
+            return (
+                f"parameter {replaced} of unit {self._unit} was given other values through .data in a {where}, and they would be lost: "
+                + INSTEAD
+            )
         if before == self.count():
             return None
         for (name, parameter), count in zip(self._counted, before):

@@ -138,6 +138,24 @@ def test_an_optimizer_in_backward_is_an_error(unit: str) -> None:
     engine.destroy()
 
 
+@pytest.mark.parametrize("tier", ["device", "cpu", "nvme", "memory of its own"])
+def test_other_values_through_data_in_a_backward_are_an_error(tier: str, tmp_path: Path) -> None:
+    keys = {"sluice": MEMORY_OF_ITS_OWN} if tier == "memory of its own" else {}
+    engine = engine_of(make(), config("cpu" if keys else tier, tmp_path, **keys))
+
+    def halve(parameter: torch.Tensor) -> None:
+        parameter.data = parameter.data * 0.5
+
+    handle = engine.module.get_parameter("blocks.0.up.weight").register_post_accumulate_grad_hook(halve)
+    ids, targets = batch(0)
+    expected = r"parameter blocks.0.up.weight of unit blocks.0 was given other values through .data in a backward"
+    with pytest.raises(ValueError, match=expected):
+        engine.backward(loss_of(engine(ids), targets))
+    handle.remove()
+    train(engine, range(1))
+    engine.destroy()
+
+
 def test_an_optimizer_that_steps_in_hooks_and_drops_the_gradients_is_an_error_that_says_so() -> None:
     engine = engine_of(make())
     weight = engine.module.get_parameter("blocks.0.up.weight")
