@@ -64,6 +64,19 @@ TEST(Resume, AfterKillsAtRandomMomentsTheLossesAreThoseOfAnUninterruptedRun) {
   kill_and_resume({}, 8 * kills, kills, 20261121);
 }
 
+// `sluice report` would show its memory, limits and choices for those of the killed run.
+TEST(Resume, AKilledRunHasNoReportOfTheRunBefore) {
+  TrainFolder folder;
+  folder.set({});
+  ASSERT_EQ(folder.train("report", 2).exit_code, 0);
+  const std::string report = folder.path("report") + "/report.json";
+  ASSERT_TRUE(std::filesystem::exists(report));
+  const auto arguments = folder.arguments("report", 1000, {"--resume"});
+  const std::string lines = folder.path("report") + "/steps.jsonl";
+  ASSERT_TRUE(kill_after_line(arguments, lines, 5, milliseconds(0)));
+  EXPECT_FALSE(std::filesystem::exists(report));
+}
+
 TEST(Resume, HoldsWithACommitEveryThirdStepAndSpilledGradients) {
   TrainSetup setup;
   setup.sluice_keys = "\"commit_every\": 3, ";
