@@ -197,7 +197,7 @@ class Run {
     lines_ = std::make_unique<StepLines>(
         request_.report_dir, monitored ? setup_.plan.config.monitors : config::MonitorsConfig{},
         progress_.committed_step, axis);
-    // Of the run before: a report of this directory would take it for one of this run.
+    // A page of this directory would show the report of the run before as that of this run.
     if (!request_.report_dir.empty()) remove_file(request_.report_dir + "/report.json");
     const bool survives =
         resources_->commits_swap() || !setup_.plan.config.sluice.checkpoints.directory.empty();

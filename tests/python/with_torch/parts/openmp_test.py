@@ -13,7 +13,6 @@ from small_models import config, engine_of, make
 
 from sluice._training import devices
 
-
 PLAN = """
 import {imports}
 config = {{"train_batch_size": 1, "optimizer": {{"type": "Adam"}}, "sluice": {{"device": "host", "threads": {{"compute": {threads}}}}}}}
@@ -21,7 +20,7 @@ print(*sluice.plan(torch.nn.Linear(8, 8), config).choices, sep="\\n")
 """
 
 
-def ends(imports: str, threads: int = 2, **settings: str) -> subprocess.CompletedProcess[str]:
+def planned(imports: str, threads: int = 2, **settings: str) -> subprocess.CompletedProcess[str]:
     """A process that imports both in this order and plans; with OMP_DISPLAY_ENV OpenMP says itself what it read."""
     others = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
     code = PLAN.format(imports=imports, threads=threads)
@@ -33,18 +32,18 @@ def ends(imports: str, threads: int = 2, **settings: str) -> subprocess.Complete
 
 
 def test_threads_spin_shortly_where_sluice_is_imported_first() -> None:
-    result = ends("sluice, torch")
+    result = planned("sluice, torch")
     assert "OMP_WAIT_POLICY = 'PASSIVE'" in result.stderr
     assert "GOMP_SPINCOUNT = '1000'" in result.stderr
     assert "waits of OpenMP" not in result.stdout
 
 
 def test_a_plan_says_that_threads_spin_where_pytorch_is_imported_first() -> None:
-    result = ends("torch, sluice")
+    result = planned("torch, sluice")
     assert "GOMP_SPINCOUNT = '300000'" in result.stderr
     assert "waits of OpenMP: PyTorch was imported before sluice" in result.stdout
-    assert "waits of OpenMP" not in ends("torch, sluice", threads=1).stdout
-    assert "waits of OpenMP" not in ends("torch, sluice", OMP_WAIT_POLICY="active").stdout
+    assert "waits of OpenMP" not in planned("torch, sluice", threads=1).stdout
+    assert "waits of OpenMP" not in planned("torch, sluice", OMP_WAIT_POLICY="active").stdout
 
 
 def test_a_bound_thread_is_named_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
