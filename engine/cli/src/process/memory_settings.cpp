@@ -5,15 +5,12 @@
 namespace sluice::cli {
 
 void bound_resident_memory() {
-  // Every arena retains freed memory; the default is eight arenas for each core.
-  constexpr int kArenas = 2;
   // Larger blocks are mapped, and return to the system when freed. Setting the threshold also stops
   // glibc from raising the threshold (up to 32 MiB) after the first large free. A raised threshold
   // would retain freed tensors in the heap.
   constexpr int kMapFromBytes = 256 * 1024;
   // Free memory beyond this size at the end of the heap returns to the system.
   constexpr int kTrimFromBytes = 1024 * 1024;
-  ::mallopt(M_ARENA_MAX, kArenas);
   ::mallopt(M_MMAP_THRESHOLD, kMapFromBytes);
   ::mallopt(M_TRIM_THRESHOLD, kTrimFromBytes);
 }

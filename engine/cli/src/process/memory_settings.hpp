@@ -1,5 +1,8 @@
 #pragma once
 // Settings of the C library's allocator that hold resident memory near the plan's figure.
+//
+// The number of arenas stays as it is. Operators allocate scratch memory on each thread, so threads
+// that share an arena wait for each other (docs/decisions/0001-first-slice.md has figures).
 
 namespace sluice::cli {
 
