@@ -15,6 +15,13 @@ def fail_at_exit() -> None:
 class OutsideBudget:
     """While it lives, tensors that the thread makes on the CPU take nothing of `device_bytes`. They may outlive it."""
 
+class LogLines:
+    """The log of the extension from now on: python/src/engine/log_lines.hpp. Thread-safe."""
+
+    def take(self) -> list[tuple[int, str]]:
+        """Blocks until there are lines. None: the end. A line has its level: error 0, warn 1, info 2."""
+    def end(self) -> None: ...
+
 class DType(Enum):
     fp32 = ...
     bf16 = ...

@@ -13,6 +13,7 @@ from torch import nn
 
 from ._arguments import check
 from ._errors import wrong_type
+from ._training import ranks
 from ._training.passes.interrupts import interrupts_later
 from ._training.frozen import left_out_frozen
 from ._training.offloaded import OffloadedModel
@@ -51,7 +52,7 @@ class OffloadedOptimizer(TierOptimizer):
             if self._schedule is not None and self._last.updated:
                 self._schedule.step()
         every = self._offloaded.loop.steps_per_print
-        if every and self._last.step % every == 0:
+        if every and self._last.step % every == 0 and ranks.rank() == 0:
             log.info(
                 "step=%d, lr=%s, gradient norm=%g", self._last.step, [group["lr"] for group in self.param_groups], self._last.gradient_norm
             )

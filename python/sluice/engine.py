@@ -233,7 +233,7 @@ class SluiceEngine(EngineCheckpoints):
                 "step %d has no backward before it: its gradients are zero, and weight decay and momentum move the weights", number
             )
         every = self.loop.steps_per_print
-        if every and self.global_steps % every == 0:
+        if every and self.global_steps % every == 0 and self.global_rank == 0:
             loss = f", loss={self._last.loss:g}" if has_loss else ""  # loss.backward() tells none
             log.info("step=%d, skipped=%d, lr=%s%s", self.global_steps, self.skipped_steps, self.get_lr(), loss)
 

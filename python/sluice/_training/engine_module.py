@@ -16,6 +16,7 @@ from .. import config as _config
 from .._errors import ConfigError, Error
 from ..config import Config, Source, content_of
 from . import devices, ranks
+from .shown import log_lines
 
 if TYPE_CHECKING:
     from .._engine import Loop
@@ -37,7 +38,9 @@ def engine_module() -> Any:
             f"sluice was built for PyTorch {built_for}, and this is PyTorch {torch.__version__}: install torch=={built_for}, "
             "or build sluice beside this one"
         )
-    return importlib.import_module("sluice._engine")
+    extension = importlib.import_module("sluice._engine")
+    log_lines.hand_on(extension)
+    return extension
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from .._errors import StorageError
 from ..config import Config, Source, content_of
 from . import ranks
 from .engine_module import engine_module
+from .shown import log_lines
 
 log = logging.getLogger("sluice")
 
@@ -230,6 +231,7 @@ def _end_all(error: BaseException | None = None) -> bool:
     for loop, has_ranks in list(_open.items()):
         goes_well = _end_unwatched(loop, finishes=not (has_ranks and (has_failed or not goes_well))) and goes_well
     ranks.end(has_failed or not goes_well)
+    log_lines.end()
     return goes_well
 
 

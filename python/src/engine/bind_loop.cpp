@@ -75,7 +75,8 @@ class Loop {
     rates_.emplace(config);
     const train::EngineOptions options{.resident = resident,
                                        .resume = resume == Resume::yes,
-                                       .scratch = resume == Resume::scratch};
+                                       .scratch = resume == Resume::scratch,
+                                       .logs_steps = false};
     hooked_ = std::make_unique<HookedLoop>(config, options, std::move(ranks.communicator),
                                            std::move(ranks.gather_communicator));
   }

@@ -2,13 +2,18 @@
 // sluice/_engine.pyi has its signatures.
 
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "core/errors.hpp"
 #include "engine/bind_loop.hpp"
+#include "engine/log_lines.hpp"
 #include "sluice/train/outside_budget.hpp"
 
 namespace {
@@ -26,6 +31,21 @@ void fail_at_exit() {
   static_cast<void>(registered);
 }
 
+void bind_log_lines(pybind11::module_& module) {
+  using sluice::python::LogLines;
+  using Release = pybind11::call_guard<pybind11::gil_scoped_release>;
+  const auto take = [](LogLines& lines) {
+    std::vector<std::pair<int, std::string>> taken;
+    for (auto& [level, line] : lines.take())
+      taken.emplace_back(static_cast<int>(level), std::move(line));
+    return taken;
+  };
+  pybind11::class_<LogLines>(module, "LogLines")
+      .def(pybind11::init<>(), Release())
+      .def("take", take, Release())
+      .def("end", &LogLines::end, Release());
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_engine, module) {
@@ -34,4 +54,5 @@ PYBIND11_MODULE(_engine, module) {
   sluice::python::bind_loop(module);
   module.def("fail_at_exit", &fail_at_exit);
   pybind11::class_<sluice::train::OutsideBudget>(module, "OutsideBudget").def(pybind11::init<>());
+  bind_log_lines(module);
 }

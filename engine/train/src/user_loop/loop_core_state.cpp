@@ -101,7 +101,8 @@ RunSource LoopCore::plan_units() {
   plan_ = make_plan();
   check_source(source, plan_, source.state ? source.state->seed : 0);
   torch_dtype_ = sluice::train::torch_dtype(plan_.compute_dtype);
-  for (const std::string& note : config_.notes) log(LogLevel::info, note);
+  if (options_.logs_steps)
+    for (const std::string& note : config_.notes) log(LogLevel::info, note);
   return source;
 }
 
@@ -214,7 +215,7 @@ void LoopCore::finish_step(bool ending) {
   gradients_->finish_updates(gather_stall_);
   if (updates_running_ || (ending && progress_.step > progress_.committed_step)) commit(ending);
   const std::int64_t step = progress_.step;
-  if (updates_running_ && config_.monitors.steps_per_print &&
+  if (options_.logs_steps && updates_running_ && config_.monitors.steps_per_print &&
       step % *config_.monitors.steps_per_print == 0) {
     log(LogLevel::info, "step " + std::to_string(step) + ": loss " + std::to_string(last_.loss) +
                             ", gradient norm " + std::to_string(last_.gradient_norm));

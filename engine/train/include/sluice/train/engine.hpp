@@ -73,6 +73,9 @@ struct EngineOptions {
   // True, with "durability": "none": the swap directory is scratch memory. No state in it outlives
   // the engine, so the next one may use it; checkpoints are what survives.
   bool scratch = false;
+  // Logs the configuration's notes, and a line for each steps_per_print steps. False: the caller
+  // does.
+  bool logs_steps = true;
 };
 
 // Result of a call of Engine::step().
