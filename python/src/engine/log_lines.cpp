@@ -37,9 +37,8 @@ struct LogLines::Queue {
 };
 
 LogLines::LogLines() : queue_(std::make_shared<Queue>()) {
-  set_log_sink([queue = queue_](LogLevel level, std::string_view message) {
-    queue->add(level, message);
-  });
+  set_log_sink(
+      [queue = queue_](LogLevel level, std::string_view message) { queue->add(level, message); });
 }
 
 std::vector<LogLines::Line> LogLines::take() {

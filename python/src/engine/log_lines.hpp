@@ -1,6 +1,6 @@
 #pragma once
-// LogLines: the log of the libraries as lines that a thread of Python takes. No thread of the engine
-// waits for Python.
+// LogLines: the log of the libraries as lines that a thread of Python takes. No thread of the
+// engine waits for Python.
 
 #include <memory>
 #include <string>
