@@ -332,8 +332,8 @@ void ShardedUnit::reduce_scatter(offload::DeviceSpan full, const offload::Comput
 }
 
 void ShardedUnit::lend_gradients_home(offload::TieredBytes home) {
-  SLUICE_CHECK(gradient_state_ == GradientState::accumulating,
-               "unit " + layout_.name + ": no gradients are about to leave");
+  check_state(layout_, "gradients", gradient_state_,
+              context_.uses_host_homes ? GradientState::none : GradientState::accumulating);
   check_home(home, gradient_dtype());
   gradients_home_ = std::move(home);
 }

@@ -83,6 +83,30 @@ TEST(Bits, UpdatesDuringTheBackwardPassAreTheSame) {
   }
 }
 
+// Without a device budget, weights and gradients in host memory are used there; a gradient that
+// shares a slot is summed in it.
+TEST(Bits, HomesOfTheHostChangeNothing) {
+  TrainFolder folder;
+  TrainSetup moving;
+  for (const auto& [optimizer, param] : std::vector<std::pair<const char*, const char*>>{
+           {"cpu", "cpu"}, {"nvme", "cpu"}, {"cpu", "nvme"}}) {
+    moving.optimizer_device = optimizer;
+    moving.param_device = param;
+    for (const std::string keys : {"", "\"overlap\": false, ", "\"micro_batches_per_pass\": 1, ",
+                                   "\"activations\": \"recompute\", "}) {
+      moving.sluice_keys = keys;
+      for (const double clipping : {1.0, 0.0}) {
+        SCOPED_TRACE(std::string(optimizer) + ", " + param + ", " + keys +
+                     std::to_string(clipping));
+        moving.clipping = clipping;
+        TrainSetup at_home = moving;
+        at_home.device_bytes = "auto";
+        expect_same(run(folder, at_home), run(folder, moving));
+      }
+    }
+  }
+}
+
 TEST(Bits, KeptRecomputedAndOffloadedActivationsAreTheSame) {
   TrainFolder folder;
   write_file(folder.model(),

@@ -87,10 +87,9 @@ std::vector<bool> are_summed_on_gpu(const Plan& plan) {
   return are_borrowed_from(plan);
 }
 
-// In a loop of the user's own each micro-batch would copy all weights twice, and all gradients
-// there and back. A host device with a budget of its own imitates a device, copies included.
+// A host device with a budget of its own imitates a device, copies included.
 bool uses_host_homes(const Plan& plan) {
-  return plan.own_loop() && plan.device.host_addressable && plan.config.world_size == 1 &&
+  return plan.device.host_addressable && plan.config.world_size == 1 &&
          plan.config.sluice.device_bytes.kind == config::ByteBudget::Kind::automatic;
 }
 

@@ -116,7 +116,7 @@ void retain_weights(const Plan& plan, Retainer& retainer) {
   for (std::size_t u = plan.units.size() - 1; u-- > 0;) {
     distance += 2 * plan.layouts[u + 1].flat_count;
     if (distance > plan.config.zero.max_reuse_distance) break;
-    if (plan.units[u].weights == Tier::device || plan.units[u].gathered_until_backward) continue;
+    if (weights_used_at_home(plan.units[u]) || plan.units[u].gathered_until_backward) continue;
     if (!retainer.try_weights(u)) break;
   }
 }
@@ -174,7 +174,7 @@ void retain_units(Plan& plan, const StepModel& model, const Overlap& overlap,
   std::uint64_t persistent = 0;
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const std::uint64_t count = plan.layouts[u].flat_count;
-    if (plan.units[u].weights == Tier::device || count > zero.param_persistence_threshold) continue;
+    if (weights_used_at_home(plan.units[u]) || count > zero.param_persistence_threshold) continue;
     if (persistent + count > zero.model_persistence_threshold) break;
     if (retainer.try_weights(u)) persistent += count;
   }

@@ -253,7 +253,7 @@ std::vector<DeviceTransient> StepModel::by_stage(const std::vector<UnitPlacement
   RetainedByStage weights(stages_.size());
   RetainedByStage activations(stages_.size());
   for (std::size_t u = 0; u < units.size(); ++u) {
-    const bool in_place = units[u].weights == Tier::device && in_place_;
+    const bool in_place = weights_used_at_home(units[u]) && in_place_;
     if (units[u].gathered_until_backward && !in_place) weights.add(retained_weights(u, overlap));
     if (units[u].activations_saved) activations.add(saved_activations(u));
   }

@@ -53,6 +53,7 @@ void GradientFlow::begin_buffer(std::size_t unit) {
   zero::ShardedUnit& target = *resources_.units[unit];
   // A tied parameter's first contribution may still be on its way home.
   target.finish_reduce(stall_seconds_);
+  if (plan_.units[unit].uses_host_homes) lend_home(unit);
   const offload::DeviceSpan fresh = target.begin_accumulate();
   if (!fresh.empty())
     tensor_over(fresh, plan_.config.gradient_dtype(), resources_.compute.where).zero_();
@@ -181,7 +182,7 @@ void GradientFlow::send(const std::vector<std::size_t>& units, std::size_t count
                         const std::vector<std::size_t>& complete) {
   for (std::size_t i = 0; i < units.size(); ++i) {
     zero::ShardedUnit& unit = *resources_.units[units[i]];
-    if (plan_.units[units[i]].gradients_use_slots) lend_home(units[i]);
+    lend_home(units[i]);
     unit.begin_reduce_home(i < counted ? check_of_sum(units[i]) : nullptr);
   }
   moves_.push_back({units, counted, complete});
@@ -193,8 +194,10 @@ double GradientFlow::squared_norm() const {
   return std::accumulate(squared_norms_.rbegin(), squared_norms_.rend(), 0.0);
 }
 
-// Gives the unit a free gradient slot as its home; waits for the update that frees one.
+// Gives a unit whose gradients use slots a free one as their home, unless it has one; waits for the
+// update that frees one.
 void GradientFlow::lend_home(std::size_t unit) {
+  if (!plan_.units[unit].gradients_use_slots || slots_[unit]) return;
   offload::BufferRing& slots = *resources_.gradient_slots;
   std::optional<offload::TileLease> slot = slots.try_acquire();
   if (!slot) {

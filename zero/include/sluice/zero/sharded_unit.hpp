@@ -38,7 +38,8 @@ enum class WeightState {
 
 // finish_reduce, reduce_done and abandon_gradients are legal in every state.
 enum class GradientState {
-  none,          // no bytes, or the bytes at home have been consumed. Legal: begin_accumulate.
+  none,          // no bytes, or the bytes at home have been consumed. Legal: begin_accumulate,
+                 // lend_gradients_home.
   accumulating,  // the full flat gradient is on the device. Legal: gradients, gradient_shard,
                  // restore_accumulated, lend_gradients_home, begin_reduce_home.
   reducing,      // the gradients are summed over the ranks, then this rank's shard goes home. The
@@ -161,7 +162,8 @@ class ShardedUnit {
   offload::DeviceSpan gradients() const;
   // This rank's shard of gradients().
   offload::DeviceSpan gradient_shard() const;
-  // Gives this step's gradients a home to wait in, for a unit without one. Legal: accumulating.
+  // Gives this step's gradients a home to wait in, for a unit without one. Legal: none, where homes
+  // are used in place, and accumulating, where they are not.
   void lend_gradients_home(offload::TieredBytes home);
   // Sums the gradients over ranks, calls `reduced` (unless it is empty) with this rank's shard of
   // the sum, and moves the shard home. Several ranks do all of it on the reduce worker's thread:
