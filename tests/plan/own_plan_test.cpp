@@ -158,6 +158,31 @@ TEST(OwnPlan, OnTheHostWeightsAndGradientsAreUsedAtHome) {
   EXPECT_GT(row_of(on_drive, "gathered units").bytes.device, 0U);
 }
 
+// A run of the program, which is no loop of a user's own.
+TEST(Plan, OnAHostWithoutADeviceBudgetMovesNothing) {
+  auto config = train_config(Device::cpu, Device::cpu, 1024, 512);
+  const auto planned = [&config] {
+    return make_plan(config, model_config(8, 256), Placement::configured, roomy_machine());
+  };
+  const auto line = ::testing::Contains(::testing::HasSubstr("the device is the host"));
+  config.gradient_clipping = 0;
+  const Plan moving = planned();
+  EXPECT_THAT(moving.choices, ::testing::Not(line));
+  config.sluice.device_bytes = {};  // automatic
+  const Plan at_home = planned();
+  EXPECT_THAT(at_home.choices, line);
+  EXPECT_EQ(at_home.traffic.h2d_bytes + at_home.traffic.d2h_bytes, 0U);
+  EXPECT_EQ(at_home.rings.gradient_slots, moving.rings.gradient_slots);
+  EXPECT_EQ(at_home.planned.tiers.host, moving.planned.tiers.host);
+  for (const PlanRow& row : at_home.planned.rows)
+    EXPECT_TRUE(row.component != "gathered units" && row.component != "gradient buffers");
+  for (const UnitPlacement& unit : at_home.units) EXPECT_FALSE(unit.gathered_until_backward);
+  // Weights of a drive are gathered.
+  config = train_config(Device::cpu, Device::nvme, 1024, 512);
+  config.sluice.device_bytes = {};
+  EXPECT_GT(planned().traffic.h2d_bytes, 0U);
+}
+
 // Half of a GPU belongs to activations of unknown size.
 TEST(OwnPlan, StatesTakeHalfOfTheGpuBesideUnknownActivations) {
   OwnModel model = three_calls();

@@ -198,30 +198,6 @@ TEST(Plan, MovesTwiceTheWeightsAndOnceTheGradients) {
   EXPECT_EQ(plan.traffic.nvme_read_bytes, 0U);
 }
 
-TEST(Plan, OnAHostWithoutADeviceBudgetMovesNothing) {
-  auto config = train_config(Device::cpu, Device::cpu, 1024, 512);
-  const auto planned = [&config] {
-    return make_plan(config, model_config(8, 256), Placement::configured, roomy_machine());
-  };
-  const auto line = ::testing::Contains(::testing::HasSubstr("the device is the host"));
-  config.gradient_clipping = 0;
-  const Plan moving = planned();
-  EXPECT_THAT(moving.choices, ::testing::Not(line));
-  config.sluice.device_bytes = {};  // automatic
-  const Plan at_home = planned();
-  EXPECT_THAT(at_home.choices, line);
-  EXPECT_EQ(at_home.traffic.h2d_bytes + at_home.traffic.d2h_bytes, 0U);
-  EXPECT_EQ(at_home.rings.gradient_slots, moving.rings.gradient_slots);
-  EXPECT_EQ(at_home.planned.tiers.host, moving.planned.tiers.host);
-  for (const PlanRow& row : at_home.planned.rows)
-    EXPECT_TRUE(row.component != "gathered units" && row.component != "gradient buffers");
-  for (const UnitPlacement& unit : at_home.units) EXPECT_FALSE(unit.gathered_until_backward);
-  // Weights of a drive are gathered.
-  config = train_config(Device::cpu, Device::nvme, 1024, 512);
-  config.sluice.device_bytes = {};
-  EXPECT_GT(planned().traffic.h2d_bytes, 0U);
-}
-
 TEST(Plan, WithOneSlotNeedsHalfTheDisk) {
   auto config = train_config(Device::nvme, Device::cpu, 256, 256);
   const auto two = make_plan(config, model_config(4, 256), Placement::configured, roomy_machine());
