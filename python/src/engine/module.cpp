@@ -2,13 +2,11 @@
 // sluice/_engine.pyi has its signatures.
 
 #include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "core/errors.hpp"
@@ -31,18 +29,31 @@ void fail_at_exit() {
   static_cast<void>(registered);
 }
 
+// A line may name a file whose bytes are no UTF-8.
+pybind11::object text_of(const std::string& line) {
+  PyObject* text =
+      PyUnicode_DecodeUTF8(line.data(), static_cast<Py_ssize_t>(line.size()), "backslashreplace");
+  if (text == nullptr) throw pybind11::error_already_set();
+  return pybind11::reinterpret_steal<pybind11::object>(text);
+}
+
 void bind_log_lines(pybind11::module_& module) {
   using sluice::python::LogLines;
   using Release = pybind11::call_guard<pybind11::gil_scoped_release>;
   const auto take = [](LogLines& lines) {
-    std::vector<std::pair<int, std::string>> taken;
-    for (auto& [level, line] : lines.take())
-      taken.emplace_back(static_cast<int>(level), std::move(line));
-    return taken;
+    std::vector<LogLines::Line> taken;
+    {
+      const pybind11::gil_scoped_release release;
+      taken = lines.take();
+    }
+    pybind11::list result;
+    for (const auto& [level, line] : taken)
+      result.append(pybind11::make_tuple(static_cast<int>(level), text_of(line)));
+    return result;
   };
   pybind11::class_<LogLines>(module, "LogLines")
       .def(pybind11::init<>(), Release())
-      .def("take", take, Release())
+      .def("take", take)
       .def("end", &LogLines::end, Release());
 }
 
