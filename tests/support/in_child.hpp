@@ -34,6 +34,8 @@ inline void in_child_check(bool done) {
 }
 
 // Runs `body` in a child process and returns its result; a failure in the child becomes a text.
+// Where another thread of this process may allocate meanwhile, `body` must not: with a sanitizer
+// the child may find the allocator locked for ever.
 inline std::string run_in_child(const std::function<std::string()>& body) {
   int ends[2];
   if (::pipe(ends) != 0) return std::string("pipe: ") + std::strerror(errno);
