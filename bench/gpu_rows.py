@@ -26,6 +26,7 @@ from gpu.links import copies, host_work
 from gpu.machine import environment_for, facts_of, facts_text, gpu_query, read_bundle
 from gpu.memory import endurance, largest
 from gpu.peers import beside_peers
+from gpu.processes import status_within
 from gpu.report import markdown
 from gpu.python_loops import python_loops
 from gpu.row import Failed, Place, Row, read_result, write_json
@@ -143,21 +144,28 @@ class Check:
             print(f"{path.name}: not begun, no time left", flush=True)
             return False
         begin = time.monotonic()
-        document = self.tests() if name == "tests" else self.measured(name, limit)
-        document |= {
-            "rehearsal": self.arguments.rehearse,
-            "command": command_of(name, self.arguments),
-            "seconds": round(time.monotonic() - begin, 1),
-        }
-        write_json(path, document)
+
+        def keep(document: dict) -> dict:
+            document |= {
+                "rehearsal": self.arguments.rehearse,
+                "command": command_of(name, self.arguments),
+                "seconds": round(time.monotonic() - begin, 1),
+            }
+            write_json(path, document)
+            return document
+
+        document = keep(self.tests(limit, keep) if name == "tests" else self.measured(name, limit))
         why = f": {document['why']}" if document["why"] else ""
         print(f"{path.name}: {document['state']} in {document['seconds']} s{why}", flush=True)
         return document["state"] == "finished"
 
-    def tests(self) -> dict:
+    def tests(self, limit: float, keep: Callable[[dict], dict]) -> dict:
         names = self.bundle["tests"] if self.bundle else [*TESTS]
         place = place_of(self.arguments, self.binaries)
-        results = run_tests(place, names, self.out / "tests.log")
+        deadline = time.monotonic() + limit - CLOSING_SECONDS
+        cut = {"state": "killed", "why": "before its last program ended", "facts": self.facts}
+        log = self.out / "tests.log"
+        results = run_tests(place, names, log, deadline, lambda so_far: keep(cut | so_far))
         good = results["passed"] or self.arguments.rehearse  # without a GPU they skip
         why = "" if good else "not all of them passed"
         state = "finished" if good else "failed"
@@ -212,30 +220,12 @@ def place_of(arguments: argparse.Namespace, binaries: Path) -> Place:
 
 def wait_for(process: subprocess.Popen, limit: float) -> tuple[str, str]:
     """How it ended; at its limit it and all that it started are killed."""
-    try:
-        status = process.wait(limit)
-    except subprocess.TimeoutExpired:
+    status = status_within(process, limit)
+    if status is None:
         return "killed", f"at its limit of {limit:.0f} s"
-    finally:  # also when this program is told to end
-        end_group(process)
     if status == NOTHING:
         return "failed", "nothing could be measured"
     return ("finished", "") if status == 0 else ("failed", f"{ending(status)}, see its log")
-
-
-def end_group(process: subprocess.Popen) -> None:
-    """Ends a process, if it still runs, and its group, after some time to clean up."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            pass
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    process.wait()
 
 
 def command_of(name: str, arguments: argparse.Namespace) -> str:

@@ -1,6 +1,6 @@
 """Checks of engines on a GPU, as a script that has used the GPU before and goes on to use it: gpu_script.py [CHECK...].
 
-It needs sluice and PyTorch, and no pytest. Prints a line for each check; ends with 1 when one fails.
+It needs sluice and PyTorch, and no pytest. Prints a line for each check; ends with 1 when one fails. --list prints their names.
 """
 
 from __future__ import annotations
@@ -172,6 +172,9 @@ CHECKS = {
 
 
 def main(names: list[str]) -> int:
+    if names == ["--list"]:
+        print(*(f"check {name}" for name in CHECKS), sep="\n")
+        return 0
     failed = 0
     for name in names or CHECKS:
         with tempfile.TemporaryDirectory() as folder:
