@@ -5,11 +5,13 @@ It needs sluice and PyTorch, and no pytest. Prints a line for each check; ends w
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from small_models import Tied, batch, config, differences, loss_of, make
 import sluice
 
 STEPS = 5
+RANKS_SECONDS = 90.0  # that ranks have to end
 
 
 def engine_on(tier: str, folder: Path, model: Any = None, **keys: Any) -> Any:
@@ -135,14 +138,25 @@ def run_ranks(place: Path, ranks: int, device: str) -> list[list[Any]]:
     (place / "drive").mkdir(parents=True)
     variables = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     script = [sys.executable, str(Path(__file__).parent / "rank_script.py"), json.dumps(asked)]
-    started = []
-    for rank in range(ranks):
-        own = {name: str(value) for name, value in {**variables, "RANK": rank, "LOCAL_RANK": rank}.items()}
-        environment = {**os.environ, "PYTHONFAULTHANDLER": "1", **(own if ranks > 1 else {})}
-        started.append(subprocess.Popen(script, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-    said = [each.communicate(timeout=250)[0] for each in started]
+    started: list[subprocess.Popen[bytes]] = []
+    logs = [place / f"rank{rank}.log" for rank in range(ranks)]
+    try:
+        for rank, log in enumerate(logs):
+            own = {name: str(value) for name, value in {**variables, "RANK": rank, "LOCAL_RANK": rank}.items()}
+            environment = {**os.environ, "PYTHONFAULTHANDLER": "1", **(own if ranks > 1 else {})}
+            with log.open("w") as output:
+                started.append(subprocess.Popen(script, env=environment, stdout=output, stderr=output))
+        until = time.monotonic() + RANKS_SECONDS
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            for each in started:
+                each.wait(max(0.0, until - time.monotonic()))
+    finally:  # none stays on the GPU
+        for each in started:
+            each.kill()
+            each.wait()
     ends = [each.returncode for each in started]
-    assert not any(ends), "\n".join([f"the ranks ended with {ends}", *said])
+    said = [log.read_text(errors="replace") for log in logs]
+    assert not any(ends), "\n".join([f"the ranks ended with {ends}, after at most {RANKS_SECONDS:.0f} s", *said])
     return [torch.load(place / f"rank{rank}.pt") for rank in range(ranks)]
 
 

@@ -27,6 +27,16 @@ def test_the_check_of_ranks_that_share_a_device_on_the_host(tmp_path: Path) -> N
     gpu_script.two_ranks_share_the_gpu_with_the_bits_of_one(tmp_path, "host")
 
 
+def test_ranks_that_do_not_end_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    start = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *line, **more: started.append(start(*line, **more)) or started[-1])
+    monkeypatch.setattr(gpu_script, "RANKS_SECONDS", 0.0)
+    with pytest.raises(AssertionError, match=r"the ranks ended with \[-9, -9\]"):
+        gpu_script.run_ranks(tmp_path / "two", 2, "host")
+    assert [each.returncode for each in started] == [-9, -9]
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it is about machines without a GPU")
 def test_a_gpu_that_is_missing_is_named() -> None:
     with pytest.raises(ValueError, match='"device": "cuda:1"'):
