@@ -128,6 +128,19 @@ def another_stream_is_refused(folder: Path) -> None:
     raise AssertionError("nothing was said")
 
 
+def a_gathered_parameter_takes_data_of_the_host(folder: Path) -> None:
+    engine = engine_on("cpu", folder, bf16={"enabled": True})
+    weight, bias = engine.module.blocks[0].norm.weight, engine.module.blocks[0].norm.bias
+    with sluice.zero.GatheredParameters([weight, bias], modifier_rank=0):
+        weight.data = torch.full(weight.shape, 0.5)
+        with sluice.zero.GatheredParameters(bias, modifier_rank=0):
+            bias.data = torch.full(bias.shape, 0.25)
+        assert bias.device == engine.device and bias.tolist() == [0.25] * bias.numel()
+    for parameter, value in ((weight, 0.5), (bias, 0.25)):
+        assert torch.equal(sluice.utils.safe_get_full_fp32_param(parameter), torch.full(parameter.ds_shape, value))
+    train(engine)
+
+
 def run_ranks(place: Path, ranks: int, device: str) -> list[list[Any]]:
     """Runs rank_script.py on each rank; returns the losses and norms, weights and states of each."""
     sys.path.append(str(Path(__file__).parents[1]))
@@ -180,6 +193,7 @@ CHECKS = {
         gradients_add_up_on_the_gpu,
         the_gpu_keeps_the_states_that_ratio_leaves_to_it,
         another_stream_is_refused,
+        a_gathered_parameter_takes_data_of_the_host,
         two_ranks_share_the_gpu_with_the_bits_of_one,
     )
 }

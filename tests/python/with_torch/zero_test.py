@@ -17,6 +17,7 @@ from small_models import batch, config, engine_of, loss_of, make, train, train_p
 
 from sluice import utils, zero
 from sluice._training import file_parameters
+from sluice._training.passes import changes
 
 TIERS = ("device", "cpu", "nvme")
 
@@ -172,6 +173,29 @@ def test_a_change_inside_another_context_is_kept(outer: int | None) -> None:
         assert norm.bias.numel() == 64
     assert torch.equal(utils.safe_get_full_fp32_param(norm.weight), torch.full((64,), 0.25))
     assert torch.equal(engine.module_state_dict()["blocks.0.norm.weight"], torch.full((64,), 0.25))
+    engine.destroy()
+
+
+def test_data_of_another_type_is_taken() -> None:
+    engine = engine_of(make(), config(bf16={"enabled": True}))
+    weight = engine.module.blocks[0].norm.weight
+    with zero.GatheredParameters(weight, modifier_rank=0):
+        weight.data = torch.full(weight.shape, 0.3)
+    assert torch.equal(utils.safe_get_full_fp32_param(weight), torch.full((64,), 0.3).bfloat16().float())
+    train(engine, range(1))
+    engine.destroy()
+
+
+def test_a_change_that_cannot_be_noted_is_none_for_an_outer_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_of(make())
+    weight = engine.module.blocks[0].norm.weight
+    before = utils.safe_get_full_fp32_param(weight)
+    with zero.GatheredParameters(weight, modifier_rank=0), torch.no_grad():
+        with pytest.raises(ZeroDivisionError), zero.GatheredParameters(weight, modifier_rank=0):
+            weight.fill_(5)
+            monkeypatch.setattr(changes.ranks, "share", lambda *_: 1 // 0)
+        monkeypatch.undo()
+    assert torch.equal(utils.safe_get_full_fp32_param(weight), before)
     engine.destroy()
 
 

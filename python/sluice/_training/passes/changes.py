@@ -85,15 +85,16 @@ class Changes:
     def note(self, modifier: int) -> None:
         """For the end of the outermost context: what was written to, as all ranks agree. They get the values of rank ``modifier``."""
         while self._parameters:
-            parameter, owner, before, _ = self._parameters.pop()
-            values = parameter.detach().to(before.dtype, copy=True)
+            parameter, owner, before, _ = self._parameters[-1]
+            values = parameter.detach().to(before, copy=True)  # `data` that a script set may lie elsewhere
             ranks.share([values], modifier)
             is_changed = owner.name in owner.model.changes or bool(changed_elements(before, values).any())
-            if not is_changed or not owner.model.loop.is_weight(before):
-                parameter.data = before
+            is_apart = is_changed and owner.model.loop.is_weight(before)  # the engine's memory gets nothing yet
+            parameter.data = parameter.data.to(before) if is_apart else before
             if is_changed:
                 owner.model.changes[owner.name] = values
                 parameter.data.copy_(values)  # for outer contexts, also of the ranks that did not write
+            self._parameters.pop()
 
     def take_back(self) -> None:
         """Changes that are not noted are none."""
