@@ -134,7 +134,7 @@ def _whole(param: torch.nn.Parameter, shard: torch.Tensor) -> torch.Tensor:
     shard = _tensor(shard)
     if shard.numel() != size:
         raise ValueError(f"a shard of {shard.numel()} elements is given, and this rank's has {size}")
-    flat = ranks.gathered(shard.detach().flatten().float())
+    flat = ranks.gathered(shard.detach().cpu().flatten().float())
     return flat[: param.ds_numel].view(param.ds_shape)  # type: ignore[attr-defined]
 
 

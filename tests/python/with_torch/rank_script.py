@@ -53,6 +53,9 @@ def main() -> None:
         losses.append([engine._last.loss, engine._last.gradient_norm])
         if step == asked["save"]:
             engine.save_checkpoint(str(place / "saved"))
+    if "device" in asked:  # where a shard may lie, too
+        weight = engine.module.blocks[0].up.weight
+        utils.safe_set_local_fp32_param(weight, utils.safe_get_local_fp32_param(weight).to(engine.device))
     master = utils.safe_get_full_fp32_param(engine.module.blocks[0].up.weight)
     moment = utils.safe_get_full_optimizer_state(engine.module.blocks[0].up.weight, "exp_avg")
     with zero.GatheredParameters(engine.module.norm.bias, modifier_rank=0), torch.no_grad():
