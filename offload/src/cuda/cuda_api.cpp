@@ -150,8 +150,11 @@ class CudaRuntime final : public CudaApi {
   const decltype(&::cuDevicePrimaryCtxGetState) context_state_;
 };
 
+// Clears the thread's last error: the caller gets it here, and LibTorch's next check would report
+// it as its own. After an error that broke the device, every later call returns it all the same.
 CudaError make_error(CudaApi& api, cudaError_t error, const char* call,
                      const std::string& what_for) {
+  api.forget_error();
   return CudaError(static_cast<int>(error), api.error_name(error), api.error_text(error),
                    function_of(call), what_for);
 }

@@ -73,7 +73,8 @@ class CudaApi {
 // fails, with the reason in `why_not`.
 std::unique_ptr<CudaApi> load_cuda_runtime(std::string& why_not);
 
-// Throws CudaError with the purpose, the call, and the runtime's text and name of the error.
+// Throws CudaError with the purpose, the call, and the runtime's text and name of the error, which
+// is forgotten.
 [[noreturn]] void throw_cuda_failed(CudaApi& api, cudaError_t error, const char* call,
                                     const std::string& what_for);
 
@@ -81,7 +82,7 @@ std::unique_ptr<CudaApi> load_cuda_runtime(std::string& why_not);
 // as other results do: it is forgotten. Throws as throw_cuda_failed().
 bool has_reached(CudaApi& api, cudaEvent_t event, const std::string& what_for);
 
-// Logs the error; for code that must not throw.
+// Logs the error and forgets it; for code that must not throw.
 void log_cuda_failed(CudaApi& api, cudaError_t error, const char* call) noexcept;
 
 }  // namespace sluice::offload::cuda

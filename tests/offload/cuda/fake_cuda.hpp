@@ -117,7 +117,7 @@ class FakeCuda final : public cuda::CudaApi {
     enter("forget_error");
     thread_error = cudaSuccess;
   }
-  // As the runtime tells LibTorch on this thread, after "not ready" too.
+  // As the runtime tells LibTorch on this thread: "not ready", or what a call failed with.
   static cudaError_t last_error() { return thread_error; }
   cuda::Result driver_get_version(int* version) override {
     *version = driver_version;
@@ -366,7 +366,7 @@ class FakeCuda final : public cuda::CudaApi {
     const auto fault = faults_.find(function);
     if (fault != faults_.end() &&
         (nth == fault->second.nth || (fault->second.lasting && nth > fault->second.nth)))
-      return fault->second.error;
+      return thread_error = fault->second.error;
     return broken_ ? cudaErrorIllegalAddress : cudaSuccess;
   }
 
