@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -63,6 +64,9 @@ class Rehearsal(unittest.TestCase):
 
     def test_the_tests_were_run(self) -> None:
         programs = json.loads((self.out / "tests.json").read_text())["programs"]
+        listed = subprocess.run(["ctest", "--test-dir", Path(BINARIES).parent, "-N", "-L", "^gpu$"], capture_output=True, text=True)
+        known = re.findall(r"^ *Test *#\d+: (\w+)$", listed.stdout, re.MULTILINE)
+        self.assertEqual({program["name"] for program in programs}, {*known})
         self.assertTrue(programs)
         for program in programs:
             self.assertEqual((program["ended"], program["failed"]), ("", {}))
