@@ -149,7 +149,7 @@ def growth_lines(row: Row, case: str, samples: list[Sample]) -> list[dict]:
         return []
     held = {
         "resident": [one.resident_bytes for one in settled],
-        "pinned": [one.locked_bytes for one in settled],
+        "pinned": [one.locked_bytes for one in settled if one.locked_bytes is not None],
         "device": [one.gpu_bytes for one in settled if one.gpu_bytes is not None],
     }
     lines = []

@@ -127,7 +127,7 @@ class Sample:
 
     step: int
     resident_bytes: int
-    locked_bytes: int
+    locked_bytes: int | None  # None: the kernel does not tell
     gpu_bytes: int | None
 
 
@@ -286,12 +286,13 @@ class Watch:
         fields = dict(re.findall(r"^(Vm\w+):\s*(\d+) kB", text, re.MULTILINE))
         if "VmRSS" not in fields:
             return
-        resident, locked = int(fields["VmRSS"]), int(fields["VmLck"]) + int(fields["VmPin"])
-        self.peak = max(self.peak, int(fields["VmHWM"]) * 1024)
+        kib = {name: int(value) for name, value in fields.items()}
+        locked = 1024 * (kib["VmLck"] + kib["VmPin"]) if {"VmLck", "VmPin"} <= kib.keys() else None
+        self.peak = max(self.peak, 1024 * kib.get("VmHWM", kib["VmRSS"]))
         gpu = None
         if self.place.gpu and time.monotonic() - self.gpu_at >= GPU_POLL_SECONDS:
             gpu, self.gpu_at = gpu_used_bytes(), time.monotonic()
-        self.samples.append(Sample(step, resident * 1024, locked * 1024, gpu))
+        self.samples.append(Sample(step, 1024 * kib["VmRSS"], locked, gpu))
 
 
 def rate_of(run: Run, tokens: int, warm_steps: int) -> float | None:

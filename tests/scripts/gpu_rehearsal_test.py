@@ -154,6 +154,16 @@ class Cases(unittest.TestCase):
             ended = training.watched(row, line, report, 2, None, {}).ended
         self.assertEqual(ended, "ended after 1 of 2 steps: no time left")
 
+    def test_a_kernel_that_does_not_tell_of_locked_memory_ends_no_row(self) -> None:
+        row = self.row(4.0)
+        watch = training.Watch(row.place, row.path)
+        with (
+            mock.patch.object(training, "gpu_used_bytes", lambda: 0),
+            mock.patch.object(Path, "read_text", lambda _: "VmRSS:\t8 kB\n"),
+        ):
+            watch.look(1, 1)
+        self.assertEqual((watch.peak, watch.samples[0].locked_bytes), (8192, None))
+
     def begun_of_row_3(self, seconds: float, *cases: str) -> list[str]:
         """Runs that are begun, where each takes as long as it may."""
         row, begun = self.row(seconds, *cases), []
