@@ -3,7 +3,7 @@
 # wheel of the Python package, Sluice's libraries and those of the distribution that they need, stripped, with a manifest. LibTorch and CUDA are that
 # machine's own (the torch wheel of its python3). scripts/gpu_bundle.sh [FOLDER] (.cache/gpu-bundle by default), from the
 # tree configured in build/, which is built where it is not up to date. SLUICE_WHEEL: a wheel of this tree that was built for that machine's
-# Python by scripts/wheel_for.py, where it has another version than .venv here.
+# Python by scripts/wheel_for.py, where it has another version than .venv here. A warning at the end says when the wheel is not for Python 3.12.
 # The machine gets the repository's files and this folder; it needs the same processor architecture, and a glibc and
 # libstdc++ that are not older than here.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -11,6 +11,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 if (($# > 1)) || [[ "${1:-}" == -* ]]; then fail "usage: scripts/gpu_bundle.sh [FOLDER]"; fi
 folder="${1:-.cache/gpu-bundle}"
 most_mib=60
+gpu_python=3.12 # of the machines with a GPU so far
 programs=(sluice adam_bench copy_bench plain_loop swap_bench)
 # Loaded when they are needed, so no program says that it needs them.
 libraries=(libsluice_train.so libsluice_train_gpu.so)
@@ -92,3 +93,12 @@ if ((size_mib >= most_mib)); then
   fail "$folder has $size_mib MiB, allowed are less than $most_mib"
 fi
 say "$folder: $size_mib MiB, $(find "$folder" -type f | wc -l) files, commit $(git rev-parse --short=12 HEAD)$([[ "$clean" == true ]] || echo ", with changes that are not committed")"
+
+warn() { printf '%s: warning: %s\n' "$(basename "$0")" "$*" >&2; }
+wheels=("$folder"/python/*.whl)
+mend="scripts/wheel_for.py $gpu_python INCLUDE FOLDER builds one, and SLUICE_WHEEL names it to this script"
+case "${wheels[0]}" in
+  */'*.whl') warn "there is no wheel, without which the checks of the Python package and row 10 do not run. For Python $gpu_python $mend" ;;
+  *"-cp${gpu_python/./}-"*) ;;
+  *) warn "with Python $gpu_python, which cannot load $(basename "${wheels[0]}"), the checks of the Python package and row 10 fail: $mend" ;;
+esac
