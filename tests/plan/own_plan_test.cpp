@@ -183,6 +183,35 @@ TEST(Plan, OnAHostWithoutADeviceBudgetMovesNothing) {
   EXPECT_GT(planned().traffic.h2d_bytes, 0U);
 }
 
+// A sum in a slot would wait for the drive, if there are two slots.
+TEST(Plan, OnAHostGradientsAreSummedBesideTwoSlotsOfADrive) {
+  auto config = train_config(Device::nvme, Device::cpu, 1024, 512);
+  config.gradient_clipping = 0;
+  config.sluice.device_bytes = {};  // automatic
+  const auto planned = [&config](std::uint64_t host_bytes) {
+    config.sluice.host_bytes = {ByteBudget::Kind::bytes, host_bytes};
+    return make_plan(config, model_config(8, 256), Placement::configured, roomy_machine());
+  };
+  const Plan many = planned(512 * kMiB);
+  EXPECT_GT(many.rings.gradient_slots, 3);
+  EXPECT_EQ(many.traffic.d2h_bytes, 0U);
+  const std::uint64_t slot = many.rings.gradient_slot_bytes;
+  const std::uint64_t others =
+      many.planned.tiers.host - static_cast<std::uint64_t>(many.rings.gradient_slots) * slot -
+      static_cast<std::uint64_t>(many.rings.update.read_ahead_tiles) * many.rings.update.tile_bytes;
+  const Plan three = planned(others + 3 * slot);
+  EXPECT_EQ(three.rings.gradient_slots, 3);
+  EXPECT_EQ(three.traffic.d2h_bytes, 0U);
+  const Plan two = planned(others + 2 * slot);
+  EXPECT_EQ(two.rings.gradient_slots, 2);
+  EXPECT_EQ(two.traffic.h2d_bytes, 0U);
+  EXPECT_GT(two.traffic.d2h_bytes, 0U);
+  EXPECT_GT(two.planned.tiers.device, three.planned.tiers.device);
+  EXPECT_THAT(two.choices, ::testing::Contains(::testing::HasSubstr("hold both slots")));
+  config.sluice.overlap = false;
+  EXPECT_EQ(planned(others + 2 * slot).traffic.d2h_bytes, 0U) << "nothing runs meanwhile";
+}
+
 // Half of a GPU belongs to activations of unknown size.
 TEST(OwnPlan, StatesTakeHalfOfTheGpuBesideUnknownActivations) {
   OwnModel model = three_calls();

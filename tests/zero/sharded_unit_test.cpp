@@ -89,7 +89,7 @@ TEST(ShardedUnit, WithItsHomeOnTheDeviceIsUsedWhereItLies) {
 TEST(ShardedUnit, OnAHostDeviceMayBeUsedAtItsHomeInHostMemory) {
   const UnitLayout layout = layout_of("u", 5000, 1);
   Rank rank = single();
-  rank.context.uses_host_homes = true;
+  rank.context.uses_host_homes = rank.context.sums_in_host_homes = true;
   const auto unit = rank.unit(layout);
   const std::uint64_t before = rank.device->memory().usage().live_bytes;
   GatherStall stall;

@@ -31,10 +31,11 @@ void check_state(const UnitLayout& layout, const char* what, State state, State 
                                     name_of(state) + ", this call needs state " + name_of(needed));
 }
 
-bool used_in_place(const offload::TieredBytes& home, const UnitContext& context) {
+bool used_in_place(const offload::TieredBytes& home, const UnitContext& context,
+                   bool uses_host_homes) {
   if (context.communicator->world_size() > 1) return false;
   if (home.tier() == offload::Tier::device) return true;
-  return context.uses_host_homes && home.in_memory() && home.size_bytes() > 0;
+  return uses_host_homes && home.in_memory() && home.size_bytes() > 0;
 }
 
 // The memory of a home that is used in place.
@@ -121,7 +122,7 @@ void ShardedUnit::wait_current(GatherStall& stall) {
 }
 
 bool ShardedUnit::is_used_in_place() const {
-  return whole_is_current_ || used_in_place(weights_home_, context_);
+  return whole_is_current_ || used_in_place(weights_home_, context_, context_.uses_host_homes);
 }
 
 // Shared by the tasks of a gather.
@@ -258,7 +259,7 @@ offload::DeviceSpan ShardedUnit::begin_accumulate() {
   waited_ = gradient_state_ == GradientState::waiting ? Waited::at_home : Waited::nothing;
   if (waited_ == Waited::at_home) gradient_state_ = GradientState::none;
   transition(GradientState::none, GradientState::accumulating);
-  if (used_in_place(gradients_home_, context_)) {
+  if (used_in_place(gradients_home_, context_, context_.sums_in_host_homes)) {
     return waited_ == Waited::at_home ? offload::DeviceSpan() : gradients();
   }
   if (keeps_buffer_) {
@@ -333,7 +334,7 @@ void ShardedUnit::reduce_scatter(offload::DeviceSpan full, const offload::Comput
 
 void ShardedUnit::lend_gradients_home(offload::TieredBytes home) {
   check_state(layout_, "gradients", gradient_state_,
-              context_.uses_host_homes ? GradientState::none : GradientState::accumulating);
+              context_.sums_in_host_homes ? GradientState::none : GradientState::accumulating);
   check_home(home, gradient_dtype());
   gradients_home_ = std::move(home);
 }

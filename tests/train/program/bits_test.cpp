@@ -87,24 +87,42 @@ TEST(Bits, UpdatesDuringTheBackwardPassAreTheSame) {
 // shares a slot is summed in it.
 TEST(Bits, HomesOfTheHostChangeNothing) {
   TrainFolder folder;
-  TrainSetup moving;
-  for (const auto& [optimizer, param] : std::vector<std::pair<const char*, const char*>>{
-           {"cpu", "cpu"}, {"nvme", "cpu"}, {"cpu", "nvme"}}) {
-    moving.optimizer_device = optimizer;
-    moving.param_device = param;
-    for (const std::string keys : {"", "\"overlap\": false, ", "\"micro_batches_per_pass\": 1, ",
-                                   "\"activations\": \"recompute\", "}) {
-      moving.sluice_keys = keys;
-      for (const double clipping : {1.0, 0.0}) {
+  for (const std::string keys : {"", "\"overlap\": false, ", "\"micro_batches_per_pass\": 1, ",
+                                 "\"activations\": \"recompute\", "}) {
+    for (const double clipping : {1.0, 0.0}) {
+      TrainSetup setup;
+      setup.sluice_keys = keys;
+      setup.clipping = clipping;
+      const Outcome moving = run(folder, setup);
+      setup.device_bytes = "auto";
+      for (const auto& [optimizer, param] : std::vector<std::pair<const char*, const char*>>{
+               {"cpu", "cpu"}, {"nvme", "cpu"}, {"cpu", "nvme"}}) {
         SCOPED_TRACE(std::string(optimizer) + ", " + param + ", " + keys +
                      std::to_string(clipping));
-        moving.clipping = clipping;
-        TrainSetup at_home = moving;
-        at_home.device_bytes = "auto";
-        expect_same(run(folder, at_home), run(folder, moving));
+        setup.optimizer_device = optimizer;
+        setup.param_device = param;
+        expect_same(run(folder, setup), moving);
       }
     }
   }
+}
+
+// Two slots that updates on a drive hold: gradients are summed beside them, and copied.
+TEST(Bits, GradientsBesideTheirSlotsAreTheSame) {
+  TrainFolder folder;
+  write_file(folder.model(),
+             R"({"model_type": "gpt2", "n_layer": 6, "n_embd": 64, "n_head": 4, "n_positions": 32,
+                 "vocab_size": 256})");
+  TrainSetup setup;
+  setup.clipping = 0;
+  setup.param_device = "cpu";
+  setup.device_bytes = "auto";
+  const Outcome roomy = run(folder, setup);
+  setup.host_bytes = "2400KiB";
+  folder.set(setup);
+  const std::string choices = plan_of(folder)["choices"].toStyledString();
+  EXPECT_NE(choices.find("updates on NVMe hold both slots"), std::string::npos) << choices;
+  expect_same(run(folder, setup), roomy);
 }
 
 TEST(Bits, KeptRecomputedAndOffloadedActivationsAreTheSame) {

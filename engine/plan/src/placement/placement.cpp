@@ -108,7 +108,7 @@ void place_as_asked(Plan& plan, const RingSizes& rings, const Preferences& prefe
     unit.frozen = plan.layouts[u].frozen;
     unit.device_host_addressable = plan.device.host_addressable;
     unit.device_has_kernels = plan.device.has_update_kernels;
-    unit.uses_host_homes = uses_host_homes(plan);
+    unit.uses_host_homes = unit.sums_in_host_homes = uses_host_homes(plan);
     unit.weights = weights;
     unit.states = states == Tier::nvme && u < preferences.units_off_nvme ? Tier::host : states;
     const bool on_device =
@@ -227,10 +227,13 @@ void note_choices(Plan& plan, const Overlap& overlap, const Preferences& prefere
       std::any_of(plan.units.begin(), plan.units.end(), [](const UnitPlacement& unit) {
         return unit.uses_host_homes && (unit.weights == Tier::host || unit.gradients == Tier::host);
       });
+  const bool sums_too = plan.units.front().sums_in_host_homes;
   if (at_home)
     plan.choices.push_back(
-        "weights and gradients in host memory are used there: the device is the host, and "
-        "device_bytes gives it no memory of its own");
+        std::string(sums_too ? "weights and gradients" : "weights") +
+        " in host memory are used there: the device is the host, and device_bytes gives it no "
+        "memory of its own" +
+        (sums_too ? "" : "; gradients have buffers too, since updates on NVMe hold both slots"));
   if (plan.config.sluice.overlap && overlap.prefetch_units == 0 &&
       plan.config.zero.prefetch_bucket_size > 0) {
     plan.choices.push_back("no prefetch: the device budget holds one gathered unit, not two");
@@ -261,6 +264,21 @@ std::uint64_t room_beside(const Plan& plan, const StepModel& model, const Overla
   const std::uint64_t need = home_bytes(plan, Tier::device) + tiles_bytes + transient.total() +
                              most_kept_bytes(plan, transient.workspace_bytes);
   return over(*plan.budget.device_bytes, need);
+}
+
+// A gradient that is summed in its slot holds the slot from the begin of its backward to the end of
+// its update. With two slots, each backward would wait for the update of the unit before, and so
+// for the drive. So gradients are summed in buffers of the device where it has room for them, and
+// take a slot when they are complete.
+void sum_beside_slots(Plan& plan, const TierNeeds& needs, std::uint64_t tiles_bytes) {
+  const bool on_nvme =
+      std::any_of(plan.units.begin(), plan.units.end(),
+                  [](const UnitPlacement& unit) { return unit.states == Tier::nvme; });
+  const bool waits = plan.rings.gradient_slots == kLeastGradientSlots && on_nvme;
+  if (!waits || !plan.config.sluice.overlap || !plan.units.front().sums_in_host_homes) return;
+  for (UnitPlacement& unit : plan.units) unit.sums_in_host_homes = false;
+  if (needs.device_bytes() + tiles_bytes <= *plan.budget.device_bytes) return;
+  for (UnitPlacement& unit : plan.units) unit.sums_in_host_homes = true;
 }
 
 struct Placed {
@@ -305,6 +323,7 @@ Placed place_with(Plan& plan, const StepModel& model, const Overlap& overlap,
   const TierBytes tiles = add_device_tiles(plan, room);
   const std::uint64_t host_left = use_spare_memory(plan, preferences, room.host - tiles.host);
   keep_gradient_sums(plan, room.device - tiles.device);
+  sum_beside_slots(plan, needs, tiles.device);
   retain_units(plan, model, overlap, preferences,
                home_bytes(plan, Tier::device) + flags_bytes + tiles.device);
   const std::uint64_t device_left = room_beside(plan, model, overlap, flags_bytes + tiles.device);

@@ -68,7 +68,8 @@ bool weights_used_at_home(const UnitPlacement& unit) {
 }
 
 bool gradients_used_at_home(const UnitPlacement& unit) {
-  return unit.gradients == Tier::device || (unit.gradients == Tier::host && unit.uses_host_homes);
+  return unit.gradients == Tier::device ||
+         (unit.gradients == Tier::host && unit.sums_in_host_homes);
 }
 
 bool device_has_all_of(const UnitPlacement& unit) {

@@ -53,7 +53,7 @@ void GradientFlow::begin_buffer(std::size_t unit) {
   zero::ShardedUnit& target = *resources_.units[unit];
   // A tied parameter's first contribution may still be on its way home.
   target.finish_reduce(stall_seconds_);
-  if (plan_.units[unit].uses_host_homes) lend_home(unit);
+  if (plan_.units[unit].sums_in_host_homes) lend_home(unit);
   const offload::DeviceSpan fresh = target.begin_accumulate();
   if (!fresh.empty())
     tensor_over(fresh, plan_.config.gradient_dtype(), resources_.compute.where).zero_();

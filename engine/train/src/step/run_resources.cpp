@@ -184,7 +184,8 @@ void RunResources::make_units() {
                                    .arrival_worker = arrival_worker.get(),
                                    .sums = sum_format(plan),
                                    .executor = executor.get(),
-                                   .uses_host_homes = plan.units.front().uses_host_homes};
+                                   .uses_host_homes = plan.units.front().uses_host_homes,
+                                   .sums_in_host_homes = plan.units.front().sums_in_host_homes};
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     const zero::UnitLayout& layout = plan.layouts[u];
     const std::uint64_t shard_count = zero::shard_count(layout, plan.config.world_size);

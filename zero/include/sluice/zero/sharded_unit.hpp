@@ -89,9 +89,11 @@ struct UnitContext {
   // Other than plain only on a device whose memory the host can address.
   SumFormat sums{};
   Executor* executor = nullptr;  // shares conversions of large gradients; null: none
-  // The device is the host. With one rank, weights and gradients at home in host memory are used
-  // there, without copies.
+  // The device is the host. With one rank, weights at home in host memory are used there, without
+  // copies.
   bool uses_host_homes = false;
+  // So are gradients.
+  bool sums_in_host_homes = false;
 };
 
 // The part of its weights that a unit has at home, where a model has several ranks.

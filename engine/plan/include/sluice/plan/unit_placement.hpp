@@ -24,8 +24,11 @@ struct UnitPlacement {
   bool frozen = false;
   bool device_host_addressable = true;  // as DeviceFacts::host_addressable
   bool device_has_kernels = true;       // as DeviceFacts::has_update_kernels
-  // The device is the host and imitates no other one: homes in host memory are used there.
+  // The device is the host and imitates no other one: weights at home in host memory are used
+  // there.
   bool uses_host_homes = false;
+  // So are gradients: a backward adds to them at home.
+  bool sums_in_host_homes = false;
   offload::Tier weights = offload::Tier::device;    // 16-bit (or fp32) weights
   offload::Tier gradients = offload::Tier::device;  // that wait for the norm or their update
   offload::Tier states = offload::Tier::device;     // master and moments
