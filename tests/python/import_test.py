@@ -116,6 +116,17 @@ def test_the_line_to_go_on_can_be_run(on_path: bool, config_file, model_file, tm
     assert f"as a page:\n  {PROGRAM} report " in module.stdout + module.stderr
 
 
+def test_launched_scripts_run_by_the_interpreter_of_the_package(tmp_path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys; print(sys.executable)")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHON_EXEC"}
+    command = [sys.executable, "-m", "sluice", "launch", "--num-gpus", "1", script]
+    result = subprocess.run(
+        command, env={**environment, "PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.stdout == f"[rank 0] {sys.executable}\n", result.stderr
+
+
 def output_of(*arguments: str) -> str:
     command = [sys.executable, "-m", "sluice", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout

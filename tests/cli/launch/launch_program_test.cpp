@@ -257,6 +257,9 @@ TEST_F(Launch, RunsPythonScriptsAndModulesWithPython) {
             "[rank 0] python -u train.py --lr 1\n");
   EXPECT_EQ(run_sluice({"launch", "--num-gpus", "1", "--module", "pkg.train", "x"}, path).out,
             "[rank 0] python -u -m pkg.train x\n");
+  const Environment named = {{"PATH", "/usr/bin:/bin"}, {"PYTHON_EXEC", directory_.file("python")}};
+  EXPECT_EQ(run_sluice({"launch", "--num-gpus", "1", "train.py"}, named).out,
+            "[rank 0] python -u train.py\n");
   EXPECT_THAT(run_sluice({"launch", "--no-python", "train.py"}, path).err,
               HasSubstr("train.py: cannot be executed"));
 }

@@ -11,6 +11,17 @@ namespace sluice::cli {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+// As torchrun chooses it: PYTHON_EXEC, which the Python package sets to its own interpreter.
+std::string interpreter() {
+  const char* const named = std::getenv("PYTHON_EXEC");
+  if (named != nullptr && *named != '\0') return named;
+  return find_in_path("python").empty() ? "python3" : "python";
+}
+
+}  // namespace
+
 std::string find_in_path(const std::string& name) {
   const char* const path = std::getenv("PATH");
   std::istringstream folders(path == nullptr ? "/usr/local/bin:/usr/bin:/bin" : path);
@@ -45,7 +56,7 @@ bool is_sluice_train(const LaunchArguments& arguments) {
 std::vector<std::string> program_line(const LaunchArguments& arguments) {
   std::vector<std::string> line = arguments.program;
   if (is_python(arguments)) {
-    std::vector<std::string> before = {find_in_path("python").empty() ? "python3" : "python", "-u"};
+    std::vector<std::string> before = {interpreter(), "-u"};
     if (arguments.is_module) before.emplace_back("-m");
     line.insert(line.begin(), before.begin(), before.end());
   } else if (line.front() == "sluice") {

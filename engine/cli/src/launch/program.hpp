@@ -1,5 +1,5 @@
 #pragma once
-// The program of a rank. Thread-safe: free functions without state; PATH is read.
+// The program of a rank. Thread-safe: free functions without state; PATH and PYTHON_EXEC are read.
 
 #include <string>
 #include <vector>
@@ -11,8 +11,9 @@ namespace sluice::cli {
 // Path of an executable that PATH has; empty: none.
 std::string find_in_path(const std::string& name);
 
-// The command line that a rank executes. A module, and a program that ends in .py, are run by the
-// `python` of PATH, else `python3`, unbuffered. `sluice` without a folder is this very program.
+// The command line that a rank executes. A module, and a program that ends in .py, are run by
+// PYTHON_EXEC, else the `python` of PATH, else `python3`, unbuffered. `sluice` without a folder is
+// this very program.
 std::vector<std::string> program_line(const LaunchArguments& arguments);
 
 // PROGRAM is a Python script or module.
