@@ -36,10 +36,11 @@ void add_switch(CLI::App& command, const std::string& flag, const std::string& h
 }
 
 void add_hosts(CLI::App& command, LaunchArguments& arguments) {
-  add_number(command, "--num-gpus", kMostRanks,
-             "ranks on each host: one for each GPU, or processes without GPUs (default: the GPUs "
-             "of this host, else 1)",
-             arguments.num_gpus);
+  add_number(
+      command, "--num-gpus", kMostRanks,
+      "ranks on each host, one for each GPU; on a host without GPUs, the number of processes "
+      "(default: the GPUs of this host, else 1)",
+      arguments.num_gpus);
   add_number(command, "--num-nodes", kMostRanks,
              "hosts: the first N of --hostfile, or of the Slurm job (default: all)",
              arguments.num_nodes);

@@ -30,7 +30,8 @@ void add_generate(CLI::App& root, Building& building) {
       "committed step)",
       request.weights_path);
   add_text(command, "--prompt", "TEXT", Need::required,
-           "text to continue; its bytes are the tokens", request.prompt);
+           "text to continue; its bytes are the tokens, so it is for models trained on bytes",
+           request.prompt);
   add_option(command, "--max-new-tokens", "N", Need::optional, "tokens to generate (default 200)",
              [&request](const std::string& text) {
                request.max_new_tokens = to_integer("--max-new-tokens", text, 1);

@@ -43,7 +43,8 @@ void add_run_options(CLI::App& command, Building& building, Need need) {
              "seed of weights, data order and dropout (default: the configuration's)",
              [&run](const std::string& text) { run.seed = to_unsigned("--seed", text); });
   add_flag(command, "--resume",
-           "continue from the last committed step of this configuration's directories", run.resume);
+           "continue from the newest saved state: the last committed step, or a newer checkpoint",
+           run.resume);
   add_option(command, "--wait", "SECONDS", Need::optional,
              "wait as long for another run that has these directories (default 0)",
              [&run](const std::string& text) { run.wait_seconds = to_integer("--wait", text, 0); });
