@@ -47,12 +47,12 @@ def initialize(
     torch.optim's AdamW, Adam, Adagrad and SGD, DeepSpeed's CPU and fused classes, ``sluice.ops`` or Lion; or a function
     that makes one; without, the configuration's. Without either the engine only computes: parameters have no gradients, and
     no states are planned. It gives way to a later engine with an optimizer. A model that has an engine: the new one computes
-    over it, with its device and data type, and with micro-batches of its own. ``model_parameters``: what an optimizer of
-    the configuration, or the function's, steps, as parameters or groups; else they are not looked at. ``lr_scheduler``: an
+    over it, with its device and data type, and with micro-batches of its own. ``model_parameters``: the
+    parameters or groups for the optimizer that the configuration names or the function makes; else ignored. ``lr_scheduler``: an
     object with step(), or a function that makes one from the optimizer, in place of the configuration's.
     ``training_data``: a dataset; the loader yields micro-batches.
 
-    ``units``: the modules that are gathered as one, by name or class (docs/python.md); None: found. ``resume``: None:
+    ``units``: the modules that are gathered as one, by name or class; None: found by Sluice. ``resume``: None:
     drives are scratch memory, and ``engine.save_checkpoint`` saves. True: continues from the state that a process before
     committed to ``nvme_path`` or ``checkpoint_dir``, where there is one. False: begins anew, commits, and refuses to
     overwrite such a state. ``progress``: steps of more than a second have a bar on a terminal.

@@ -147,7 +147,7 @@ class SluiceEngine(EngineCheckpoints):
     def backward(self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> torch.Tensor:
         """Backward of a scalar loss: divided by the micro-batches of a step, times the loss scale of fp16.
 
-        ``scale_wrt_gas`` False: not divided. Returns the loss as divided. Raises ValueError for a loss that is no scalar
+        ``scale_wrt_gas`` False: not divided. Returns the divided loss. Raises ValueError for a loss that is no scalar
         or depends on no parameter, and in an engine over the model of another one.
         """
         self._check_own("backward")

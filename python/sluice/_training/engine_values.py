@@ -141,7 +141,7 @@ class EngineValues(nn.Module):
         return int(self._configured.accumulation_steps)
 
     def set_train_batch_size(self, train_batch_size: int) -> None:
-        """Changes the samples of the steps that follow by their number of micro-batches.
+        """Changes the number of samples of later steps, by changing their number of micro-batches.
 
         A micro-batch keeps its size. Files of monitors count the samples of the configuration's steps. Raises ValueError for
         a size that is no multiple of the ranks' micro-batches, and inside a step; TypeError for what is no number.

@@ -47,7 +47,7 @@ def init_distributed(
     rank: int = -1,
     world_size: int = -1,
 ) -> None:
-    """Makes ``torch.distributed``'s default group, where there is none: of the ranks that a launcher (torchrun, mpirun, srun) started.
+    """Makes the default group of ``torch.distributed``, where there is none, from the ranks that a launcher (torchrun, mpirun, srun) started.
 
     One process alone opens no port. ``dist_backend``: None or "gloo" for tensors in CPU memory; other names of torch's.
     ``timeout``, ``init_method``, ``rank``, ``world_size``: those of ``torch.distributed.init_process_group``; without them
