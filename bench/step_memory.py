@@ -103,7 +103,7 @@ def main() -> None:
             least = least or used
             line = value_line(f"{report['parameters'] / 1e6:.0f} M parameters", used, "MiB", report=report)
             lines.append(line | {"bar": 1.05 * least, "at_most": True, "met": held and used <= 1.05 * least})
-        title = "resident memory of a step with everything on a drive, less an idle process"
+        title = "memory of the process in a step with everything on a drive, less an idle process"
         rows.append({"title": title, "peer": "", "lines": lines})
     steps.progress.clear()
     for row in rows:
