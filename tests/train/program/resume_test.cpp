@@ -260,8 +260,8 @@ TEST(Resume, OfARunWhoseStateIsElsewhereSaysSo) {
   const ProgramResult result = folder.train("report", 1, {"--resume"});
   EXPECT_EQ(result.exit_code, 0);
   for (const char* part :
-       {"warning: --resume: the configuration names no directory of states: the run begins at step "
-        "1",
+       {"warning: --resume (in Python: resume=True; in a C++ loop: EngineOptions::resume): the "
+        "configuration names no directory of states: the run begins at step 1",
         "/report.json is of a run that committed step 2, and no directory of this configuration "
         "has its state"})
     EXPECT_NE(result.err.find(part), std::string::npos) << result.err;

@@ -37,11 +37,11 @@ void refuse_existing(const RunSource& found, const std::string& swap,
   if (found.swap_holds_state) add(swap);
   if (!checkpoints.empty() && !offload::list_checkpoint_folders(checkpoints).empty())
     add(checkpoints);
-  throw StorageError(found.directory,
-                     "holds a run that was committed at step " + std::to_string(found.state->step) +
-                         ". To go on with it, add --resume (in Python: resume=True; in a C++ loop: "
-                         "EngineOptions::resume). To begin anew, remove all that is committed (" +
-                         lines + "), or configure another directory");
+  throw StorageError(found.directory, "holds a run that was committed at step " +
+                                          std::to_string(found.state->step) +
+                                          ". To go on with it, add " + std::string(kResumeWords) +
+                                          ". To begin anew, remove all that is committed (" +
+                                          lines + "), or configure another directory");
 }
 
 // Fields that go between ranks, beside numbers and parts. `state` follows from `metadata`.

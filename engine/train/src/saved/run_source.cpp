@@ -276,7 +276,7 @@ void log_nothing_to_resume(const config::TrainConfig& config, plan::Placement pl
   const std::string why = places.empty() ? "the configuration names no directory of states"
                                          : "nothing has been committed yet in " + places;
   log(places.empty() ? LogLevel::warn : LogLevel::info,
-      "--resume: " + why + ": the run begins at step 1");
+      std::string(kResumeWords) + ": " + why + ": the run begins at step 1");
 }
 
 void adopt_compute_threads(config::TrainConfig& config, const RunSource& source) {

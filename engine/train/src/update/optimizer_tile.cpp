@@ -8,6 +8,7 @@
 #include "sluice/base/text.hpp"
 #include "sluice/cpu_adam/copy.hpp"
 #include "sluice/models/checkpoints.hpp"
+#include "sluice/train/run_source.hpp"
 
 namespace sluice::train {
 
@@ -161,15 +162,15 @@ std::string remaining_state(const plan::Plan& plan, const offload::SwapStore* st
   const bool two_slots = store != nullptr && plan.state_durability() != Durability::none;
   if (two_slots && store->committed_step() > 0) {
     return "The commit of step " + std::to_string(store->committed_step()) +
-           " stays valid: continue from it with --resume (in a loop of one's own: "
-           "EngineOptions::resume)";
+           " stays valid: continue from it with " + std::string(kResumeWords);
   }
   std::string lost;
   if (!two_slots) lost = "The states were updated in place, so they are lost with this run. ";
   const std::string& directory = plan.config.sluice.checkpoints.directory;
   const std::string newest = directory.empty() ? "" : models::newest_checkpoint(directory);
   if (newest.empty()) return lost + "Nothing was committed before: begin anew";
-  return lost + "The last checkpoint is " + newest + ": continue from it with --resume";
+  return lost + "The last checkpoint is " + newest + ": continue from it with " +
+         std::string(kResumeWords);
 }
 
 namespace {

@@ -26,9 +26,10 @@ for factor in {factors}:
 SKIPPED = [1.0, 1.0, float("nan")]
 
 
-def run(handler: str, factors: list[float]) -> subprocess.CompletedProcess[str]:
+def run(handler: str, factors: list[float], more: str = "") -> subprocess.CompletedProcess[str]:
+    """``more``: further arguments of ``sluice.initialize``."""
     shown = "[" + ", ".join(f"float('{factor}')" for factor in factors) + "]"
-    command = [sys.executable, "-c", SCRIPT.format(handler=handler, factors=shown)]
+    command = [sys.executable, "-c", SCRIPT.format(handler=handler, factors=shown).replace("config=config)", f"config=config{more})")]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0, result.stderr
     return result
@@ -42,6 +43,11 @@ def test_a_warning_at_the_end_of_a_script_is_a_record_of_the_logger() -> None:
 
 def test_a_warning_is_shown_without_a_configuration_of_logging() -> None:
     assert run("", SKIPPED).stderr.count("no update") == 1
+
+
+def test_a_run_without_a_directory_to_resume_from_is_warned_in_the_words_of_python() -> None:
+    (warning,) = [line for line in run("", [1.0], ", resume=True").stderr.splitlines() if "begins at step 1" in line]
+    assert "in Python: resume=True" in warning
 
 
 def test_a_script_that_silences_the_logger_has_no_lines() -> None:

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sluice/config/train_config.hpp"
@@ -33,6 +34,9 @@ struct RunSource {
 
 // Whether a committed state that is found is continued from, or is an error.
 enum class Resume { no, yes };
+// How a user asks for it, for messages: these functions serve the program and loops alike.
+inline constexpr std::string_view kResumeWords =
+    "--resume (in Python: resume=True; in a C++ loop: EngineOptions::resume)";
 
 // Throws IoError when a swap directory of the configuration is absent or cannot be reached. Sluice
 // does not create swap directories: a directory that is created below a missing mount fills the
