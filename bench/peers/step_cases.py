@@ -96,20 +96,19 @@ class Side:
         return configuration
 
     def _python_keys(self, parameters: int) -> dict:
-        """PyTorch keeps its allocator: the budget of the device is for tensors of Sluice only, so it is left out."""
         keys = {"device": "host", "host_bytes": self._own_keys(parameters)["host_bytes"]}
         if self.cached > 0:
             keys |= {"host_bytes": 12 * parameters, "cache_bytes": "auto"}
         return keys
 
     def _own_keys(self, parameters: int) -> dict:
-        keys: dict = {"device_bytes": "4GiB", "host_bytes": "4GiB"}
+        """Only the lean side has a budget of the device: with it the host imitates a device, copies included."""
+        keys: dict = {"host_bytes": "4GiB"}
         if self.optimizer == "nvme" and self.cached == 0:
-            # Activations are kept (lean: of some units), but not all weights from forward to
-            # backward; gradients of some units can wait for their updates.
-            device, host = (1.75, 2.65) if self.lean else (2.75, 3.5)
-            keys["device_bytes"] = max(128 << 20, int(device * parameters))
-            keys["host_bytes"] = max(128 << 20, int(host * parameters))
+            # Weights, and gradients of some units that wait for their updates.
+            keys["host_bytes"] = max(128 << 20, int((2.65 if self.lean else 3.5) * parameters))
+        if self.lean:  # activations of some units are kept
+            keys["device_bytes"] = max(128 << 20, int(1.75 * parameters))
         if self.alone:
             keys["micro_batches_per_pass"] = 1
         if self.master != "fp32":

@@ -41,7 +41,7 @@ def rows_of(runs: dict[Case, Runs], idle: dict[str, int], parameters: int) -> li
         "drive, bytes of a parameter in a step": [
             drive(case) for case in runs if case.peer.optimizer == "nvme"
         ],
-        "resident above an idle process, bytes of a parameter": [resident(case) for case in runs],
+        "memory of the process above an idle one, bytes of a parameter": [resident(case) for case in runs],
     }
     rows = [{"title": title, "peer": "peer", "lines": of} for title, of in lines.items() if of]
     limits = limit_lines(runs)

@@ -118,7 +118,12 @@ class Loop:
         """A copy in CPU memory, in the data type that computes. Here and below: ValueError for an unknown name, and inside
         a unit's forward or backward. Every rank calls it."""
 
-    def set_parameter(self, name: str, values: torch.Tensor) -> None: ...
+    def parameters(self, names: Sequence[str]) -> list[torch.Tensor]:
+        """As parameter(). Each unit is gathered once: ask for all of a unit at once."""
+
+    def set_parameters(self, values: Mapping[str, torch.Tensor]) -> None:
+        """On a drive each call writes all states of the units: give all parameters of a unit in one call."""
+
     def master(self, name: str) -> torch.Tensor: ...
     def set_master(self, name: str, values: torch.Tensor) -> None: ...
     def moment(self, name: str, index: int) -> torch.Tensor:

@@ -6,7 +6,7 @@ import functools
 import mmap
 import sys
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,16 +27,43 @@ HOW_TO_LOAD = (
 _LARGE_BYTES = 64 << 10
 
 
+class _UnitReads:
+    """Reads parameters, and with one those of its unit that come next: each read gathers all of the unit.
+
+    Cleared where a state dict begins, so that all ranks read alike. ``units``: names of the parameters of each unit.
+    """
+
+    def __init__(self, loop: WatchedLoop, units: Iterable[Sequence[str]]) -> None:
+        self._loop = loop
+        self._unit_of = {name: names for names in units for name in names}
+        self._ahead: dict[str, torch.Tensor] = {}
+        self._version = -1
+
+    def clear(self) -> None:
+        self._ahead.clear()
+
+    def read(self, name: str, without: Collection[str]) -> torch.Tensor:
+        """``without``: names that are not asked for."""
+        if name not in self._ahead or self._version != self._loop.weights_version:
+            names = [each for each in self._unit_of[name] if each == name or each not in without]
+            self._ahead = dict(zip(names, self._loop.parameters(names), strict=True))
+            self._version = self._loop.weights_version
+        return self._ahead.pop(name)
+
+
 class FullStateDicts:
     """Hooks on the ``state_dict()`` of a model and its modules, which put the values in that the tiers hold.
 
     Libraries that save adapters or weights call it on the model itself. Values are copies in the data type that computes;
     tied parameters stay one tensor. With ``keep_vars=True`` parameters stay as they are. Other hooks of a script come after
-    these, and see the values. ``parameters``: by first name.
+    these, and see the values. ``parameters``: by first name. ``units``: first names of the parameters of each unit.
     """
 
-    def __init__(self, model: nn.Module, parameters: Mapping[str, nn.Parameter], loop: WatchedLoop) -> None:
+    def __init__(
+        self, model: nn.Module, parameters: Mapping[str, nn.Parameter], units: Iterable[Sequence[str]], loop: WatchedLoop
+    ) -> None:
         self._model, self._loop = model, loop
+        self._reads = _UnitReads(loop, units)
         self._without: Collection[str] = ()  # names of the model that copies() leaves out
         self._keeps = True  # False: values are read with the other ranks, and dropped
         self._consolidated_at = -1  # calls over ranks when rank 0 alone was given values
@@ -48,6 +75,8 @@ class FullStateDicts:
         self._handles = [_add_first(model, functools.partial(FullStateDicts._fill_others, self))]
         self._handles += [_add_first(module, functools.partial(FullStateDicts._fill, self)) for module in modules]
         self._handles += [module.register_load_state_dict_pre_hook(_refuse_load) for module in modules]
+        begin = functools.partial(FullStateDicts._begin, self)
+        self._handles += [module.register_state_dict_pre_hook(begin) for module in model.modules()]
 
     def remove(self) -> None:
         """Removes the hooks from the model."""
@@ -69,6 +98,7 @@ class FullStateDicts:
             self._fill_absent(found)  # which a script's hook has put there
         finally:
             self._without, self._keeps = (), True
+            self._reads.clear()
         if not keeps:
             return {}
         filled = set(map(id, self._filled.values()))
@@ -81,6 +111,10 @@ class FullStateDicts:
     def note_consolidated(self) -> None:
         """Rank 0 alone has been given the copies just made."""
         self._consolidated_at = ranks.calls_made() if ranks.world_size() > 1 else -1
+
+    def _begin(self, module: nn.Module, prefix: str, keep_vars: bool) -> None:
+        if prefix == "" or module is self._model:
+            self._reads.clear()
 
     def _fill(self, module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: Any) -> None:
         if _asks_for_names():
@@ -127,8 +161,7 @@ class FullStateDicts:
         """The values, read with all ranks; in the save of a dict that rank 0 alone has just been given, without asking others."""
         is_main = _is_main_of_save() if self._consolidated_at == ranks.calls_made() else None
         if is_main is None:
-            values: torch.Tensor = self._loop.parameter(name)
-            return values
+            return self._reads.read(name, self._without)
         if ranks.rank() == 0:
             kept = self._filled.get(name)
             if kept is None:

@@ -6,7 +6,7 @@ import collections
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -172,7 +172,7 @@ class OffloadedModel:
         for hooks in self._hooks:
             hooks.remove()
         self.hooks = Hooks(self.model, self.units, self.loop, self.only_computes, keeps=self)
-        self.state_dicts = FullStateDicts(self.model, self.parameters, self.loop)
+        self.state_dicts = FullStateDicts(self.model, self.parameters, self.by_unit(self.parameters), self.loop)
         self._hooks = [self.hooks, self.state_dicts]
 
     @contextlib.contextmanager
@@ -208,10 +208,13 @@ class OffloadedModel:
         """Parameters and buffers, with their values where the constructor found them."""
         trained = {name for names, _ in self.loop.groups for name in names}  # requires_grad may have changed since
         values = []
-        for name, parameter in self.parameters.items():
-            value = self.loop.master(name) if name in trained else self.loop.parameter(name)
-            device, dtype = self._places[parameter]
-            values.append((parameter, file_parameters.placed(parameter, value.to(device, dtype))))
+        for names in self.by_unit(self.parameters):
+            others = [name for name in names if name not in trained]
+            found = dict(zip(others, self.loop.parameters(others), strict=True))
+            for name in names:
+                parameter = self.parameters[name]
+                value = found.pop(name) if name in found else self.loop.master(name)
+                values.append((parameter, file_parameters.placed(parameter, value.to(*self._places[parameter]))))
         return [*values, *self._kept_before()]
 
     @outside_budget()
@@ -261,6 +264,13 @@ class OffloadedModel:
         They are in CPU memory. ``without``: names of what is left out, and is not read. ``keeps``: as for the copies.
         """
         return self.state_dicts.copies(without, keeps)
+
+    def by_unit(self, names: Iterable[str]) -> list[list[str]]:
+        """Names of parameters, those of a unit together. On a drive each change of a unit writes all of its states."""
+        found: dict[int, list[str]] = {}
+        for name in names:
+            found.setdefault(self._units_of[name], []).append(name)
+        return list(found.values())
 
     def check_hidden(self, what: str) -> None:
         """Raises ValueError inside GatheredParameters, whose end sets what was changed in it. ``what``: does not go on there, in words."""

@@ -18,7 +18,7 @@ from .passes.divided import begun_by_engine
 from .shown.step_bar import StepBar
 
 # Calls that all ranks make, beside those of the passes.
-_WHOLE_TENSORS = {f"{what}{name}" for what in ("", "set_") for name in ("parameter", "master", "moment", "gradient")}
+_WHOLE_TENSORS = {f"{what}{name}" for what in ("", "set_") for name in ("master", "moment", "gradient")} | {"parameter", "parameters", "set_parameters"}
 _BETWEEN_PASSES = _WHOLE_TENSORS | {"save_checkpoint", "load_checkpoint"}
 _OF_ALL_RANKS = _BETWEEN_PASSES | {"initialize", "finish"}
 

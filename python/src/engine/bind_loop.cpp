@@ -309,8 +309,8 @@ void bind_loop(py::module_& module) {
       .def("finish", forward_to(&HookedLoop::finish), Unlocked())
       .def("close", &Loop::close, Unlocked())
       .def("parameter", forward_to(&HookedLoop::parameter), py::arg("name"), Unlocked())
-      .def("set_parameter", forward_to(&HookedLoop::set_parameter), py::arg("name"),
-           py::arg("values"), Unlocked())
+      .def("parameters", forward_to(&HookedLoop::parameters), py::arg("names"), Unlocked())
+      .def("set_parameters", forward_to(&HookedLoop::set_parameters), py::arg("values"), Unlocked())
       .def("master", forward_to(&HookedLoop::master), py::arg("name"), Unlocked())
       .def("set_master", forward_to(&HookedLoop::set_master), py::arg("name"), py::arg("values"),
            Unlocked())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -77,6 +78,16 @@ def test_an_engine_compiles_its_units() -> None:
     with pytest.raises(ValueError, match="no schedule"):
         engine.compile(schedule=[])
     engine.destroy()
+
+
+def test_a_compiled_engine_trains_as_the_engine() -> None:
+    keys = config(gradient_accumulation_steps=2)
+    expected = train(engine_of(make(), keys), range(3))
+    compiled: Any = torch.compile(engine_of(make(), keys), backend="aot_eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        assert differences(train(compiled, range(3)), expected) < 1e-6
+    compiled.destroy()
 
 
 class Wide(nn.Module):

@@ -82,7 +82,7 @@ TEST_P(LateHooks, AParameterIsSetAfterTheWorkThatReadsIt) {
     for (const char* name : {"head.norm.weight", "h.2.down.weight", "h.2.up.weight"}) {
       const torch::Tensor before = run.loop.parameter(name);
       run.model.evaluate(5);
-      run.loop.set_parameter(name, before * 2);
+      run.loop.set_parameters({{name, before * 2}});
       EXPECT_TRUE(torch::equal(run.loop.parameter(name), before * 2)) << name;
     }
     run.loop.finish();
@@ -140,7 +140,7 @@ TEST(HalvesInWeights, FollowWhatALoopSets) {
               halves);
     const char* const name = "h.2.down.weight";
     const torch::Tensor master = run.loop.state(name, {});
-    run.loop.set_parameter(name, master * 1.0001 + 1e-4);  // bits of both halves
+    run.loop.set_parameters({{name, master * 1.0001 + 1e-4}});  // bits of both halves
     EXPECT_TRUE(torch::equal(run.loop.state(name, {}), master * 1.0001 + 1e-4));
     EXPECT_TRUE(
         torch::equal(run.loop.parameter(name), (master * 1.0001 + 1e-4).to(torch::kBFloat16)));

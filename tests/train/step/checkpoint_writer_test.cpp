@@ -322,9 +322,11 @@ TEST_F(CheckpointWriting, AnotherRanksErrorEndsItAfterItsOwnWork) {
     std::atomic<bool> first{true};
     Ticket visit;
     if (holds_copies) {
-      visit = resources.updater->begin_visit(0, StateUpdater::Access::read, [&](const auto&) {
-        if (first.exchange(false)) take_long();  // the copies come after it
-      });
+      visit = resources.updater->begin_visit(0, StateUpdater::Access::read,
+                                             {.begin = 0, .count = 1}, [&](const auto&) {
+                                               if (first.exchange(false))
+                                                 take_long();  // the copies come after it
+                                             });
     }
     EXPECT_THROW(writer.begin(progress, {.seed = kSeed, .settings = {}}, folder()), Error);
     EXPECT_EQ(ended, 1) << "holds_copies " << holds_copies;

@@ -101,12 +101,15 @@ class StateUpdater {
     std::span<float> master;
     std::vector<std::span<float>> moments;
   };
-  // Shows every element of a unit's states once, in parts, on several threads at once. With
-  // Access::write, changes to the values are kept (bf16 moments rounded to nearest), the weights
-  // follow the master, and a speculative update of the unit is dropped.
+  // Shows these elements of a unit's shard once, and perhaps others, in parts, on several threads
+  // at once. A read takes the tiles with these elements, or these alone where the states are in
+  // memory; without elements nothing. With Access::write, changes to the values are kept (bf16
+  // moments rounded to nearest), the weights follow the master, and a speculative update of the
+  // unit is dropped.
   enum class Access { read, write };
   using Visit = std::function<void(const Values&)>;
-  Ticket begin_visit(std::size_t unit, Access access, Visit visit);
+  Ticket begin_visit(std::size_t unit, Access access, const zero::ShardRange& elements,
+                     Visit visit);
 
   // Takes up a unit's states from the updater's own store, whose committed bytes they are: verifies
   // every checksum, and writes the weights. The states stay in the store.

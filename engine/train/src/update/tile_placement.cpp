@@ -64,8 +64,12 @@ std::uint64_t TilePlacement::shard_count(std::size_t unit) const {
   return zero::shard_count(plan_.layouts[unit], plan_.config.world_size);
 }
 
-std::size_t TilePlacement::tiles_of(std::size_t unit) const {
-  return static_cast<std::size_t>(ceil_div(shard_count(unit), plan_.rings.update.tile_elements));
+TileSpan TilePlacement::tiles_of(std::size_t unit,
+                                 const std::optional<zero::ShardRange>& elements) const {
+  const zero::ShardRange range = elements.value_or(zero::ShardRange{0, shard_count(unit)});
+  const std::uint64_t each = plan_.rings.update.tile_elements;
+  return {static_cast<std::size_t>(range.begin / each),
+          static_cast<std::size_t>(ceil_div(range.begin + range.count, each))};
 }
 
 TileRange TilePlacement::range_of(std::size_t unit, std::size_t tile) const {

@@ -13,6 +13,7 @@
 #include "sluice/plan/plan.hpp"
 #include "sluice/plan/tile_layout.hpp"
 #include "sluice/plan/unit_placement.hpp"
+#include "sluice/zero/unit_layout.hpp"
 #include "update/optimizer_tile.hpp"
 #include "update/tile_range.hpp"
 #include "update/updater_resources.hpp"
@@ -65,7 +66,8 @@ class TilePlacement {
   // the unit needs no tile.
   bool at_home(std::size_t unit) const { return at_home_[unit]; }
   std::uint64_t tile_elements() const { return plan_.rings.update.tile_elements; }
-  std::size_t tiles_of(std::size_t unit) const;
+  // The tiles that have some of these elements of the shard; without elements, all.
+  TileSpan tiles_of(std::size_t unit, const std::optional<zero::ShardRange>& elements) const;
   TileRange range_of(std::size_t unit, std::size_t tile) const;
 
   // Size of a tile's memory. 0: every part is computed on at its home.

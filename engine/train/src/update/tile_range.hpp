@@ -1,6 +1,6 @@
 #pragma once
-// TileRange: one tile's place in its unit's shard. Thread-safe: a value and a free function without
-// state.
+// TileRange: one tile's place in its unit's shard. TileSpan: some tiles of a unit. Thread-safe:
+// values and a free function without state.
 
 #include <algorithm>
 #include <cstddef>
@@ -12,6 +12,12 @@ struct TileRange {
   std::size_t unit = 0;
   std::uint64_t begin = 0;  // element of the shard
   std::uint64_t count = 0;  // elements
+};
+
+// Tiles [begin, end) of a unit.
+struct TileSpan {
+  std::size_t begin = 0;
+  std::size_t end = 0;
 };
 
 // The tile that begins at element `begin` of a shard of `shard_count` elements. A tile has

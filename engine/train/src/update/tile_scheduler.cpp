@@ -77,13 +77,13 @@ Ticket TileScheduler::begin(std::size_t unit, TileWork work) {
     if (device_) device_->wake();
   };
   const bool whole = is_of_device_alone(unit, work) || needs_no_tile(unit, work);
-  const std::size_t tiles = whole ? 1 : placement_.tiles_of(unit);
-  auto countdown = std::make_shared<UnitCountdown>(tiles, std::move(work));
+  const auto [first, end] = whole ? TileSpan{0, 1} : placement_.tiles_of(unit, work.elements);
+  auto countdown = std::make_shared<UnitCountdown>(end - first, std::move(work));
   Ticket ticket = countdown->ticket();
   const UnitCountdown* const own = countdown.get();
   {
     MutexLock lock(mutex_);
-    waiting_.emplace(unit, Waiting{std::move(countdown), 0, tiles});
+    waiting_.emplace(unit, Waiting{std::move(countdown), first, end});
     note_change();
   }
   if (device_) device_->wake();
@@ -198,9 +198,9 @@ std::optional<TileScheduler::NextTile> TileScheduler::take_tile(bool tile_is_fre
       continue;
     }
     const bool whole = needs_no_tile(unit, work->work());
-    NextTile next{whole ? TileRange{unit, 0, placement_.shard_count(unit)}
-                        : placement_.range_of(unit, waiting.next_tile),
-                  waiting.countdown};
+    NextTile next{
+        whole ? whole_of(unit, work->work()) : placement_.range_of(unit, waiting.next_tile),
+        waiting.countdown};
     const bool is_ahead = ahead_ && work->work().is_update() && ahead_->has(next.range);
     const bool is_early =
         work->work().sends_unit &&
@@ -281,6 +281,11 @@ void TileScheduler::begin_unit_at_home(const NextTile& next, const std::shared_p
 
 bool TileScheduler::needs_no_tile(std::size_t unit, const TileWork& work) const {
   return placement_.at_home(unit) || work.sends_unit;
+}
+
+TileRange TileScheduler::whole_of(std::size_t unit, const TileWork& work) const {
+  if (work.elements) return {unit, work.elements->begin, work.elements->count};
+  return {unit, 0, placement_.shard_count(unit)};
 }
 
 bool TileScheduler::is_of_device_alone(std::size_t unit, const TileWork& work) const {

@@ -107,6 +107,8 @@ class TileScheduler {
   void begin_tile(const NextTile& next);
   void begin_unit_at_home(const NextTile& next, const std::shared_ptr<TileEnd>& end);
   bool needs_no_tile(std::size_t unit, const TileWork& work) const;
+  // What a unit that needs no tile is worked on: all of it, or the elements of the work.
+  TileRange whole_of(std::size_t unit, const TileWork& work) const;
   bool is_of_device_alone(std::size_t unit, const TileWork& work) const;
   void begin_send(const NextTile& next, const std::shared_ptr<TileEnd>& end);
   void end_front_send();

@@ -9,6 +9,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "sluice/base/piece_queue.hpp"
 #include "sluice/base/ticket.hpp"
 #include "sluice/offload/device.hpp"
+#include "sluice/zero/unit_layout.hpp"
 #include "update/optimizer_tile.hpp"
 #include "update/tile_placement.hpp"
 #include "update/tile_range.hpp"
@@ -46,6 +48,10 @@ struct TileWork {
   const char* what = "";  // name in the trace
   Parts read_states = Parts::none;
   Parts write_states = Parts::none;
+  // The work is on the tiles that have some of these elements of the shard, and of a unit at home
+  // on these alone. Only for work that writes no part to the store, where a shard is written whole.
+  // Empty: all; else at least one element.
+  std::optional<zero::ShardRange> elements;
   // Reads are for a checkpoint, and count in no step.
   bool of_checkpoint = false;
   bool read_gradient = false;

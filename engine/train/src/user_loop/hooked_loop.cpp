@@ -158,8 +158,12 @@ torch::Tensor HookedLoop::parameter(const std::string& name) {
   return core_->parameter(name);
 }
 
-void HookedLoop::set_parameter(const std::string& name, const torch::Tensor& values) {
-  core_->set_parameter(name, values);
+std::vector<torch::Tensor> HookedLoop::parameters(const std::vector<std::string>& names) {
+  return core_->parameters(names);
+}
+
+void HookedLoop::set_parameters(const std::map<std::string, torch::Tensor>& values) {
+  core_->set_parameters(values);
 }
 
 std::vector<std::string> HookedLoop::moment_names() const {
@@ -176,13 +180,13 @@ torch::Tensor HookedLoop::moment(const std::string& name, std::size_t index) {
 }
 
 void HookedLoop::set_master(const std::string& name, const torch::Tensor& values) {
-  core_->set_state(name, std::nullopt, values);
+  core_->set_states({{name, values}}, std::nullopt);
 }
 
 void HookedLoop::set_moment(const std::string& name, std::size_t index,
                             const torch::Tensor& values) {
   SLUICE_CHECK(index < moment_names().size(), "there is no moment " + std::to_string(index));
-  core_->set_state(name, index, values);
+  core_->set_states({{name, values}}, index);
 }
 
 torch::Tensor HookedLoop::gradient(const std::string& name) {

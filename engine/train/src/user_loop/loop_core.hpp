@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -110,14 +111,15 @@ class LoopCore {
   // Whether steps were trained that no commit and no checkpoint has.
   bool has_unsaved_steps() const;
   torch::Tensor parameter(const std::string& name);
+  std::vector<torch::Tensor> parameters(const std::vector<std::string>& names);
   // Makes copies of all weights the parameters' own. Nothing is trained afterwards.
   void give_weights_back();
   // param_access.cpp. `moment` empty: the master.
-  void set_parameter(const std::string& name, const torch::Tensor& values);
+  using NamedTensors = std::map<std::string, torch::Tensor>;
+  void set_parameters(const NamedTensors& values);
   std::vector<std::string> moment_names() const;
   torch::Tensor state(const std::string& name, std::optional<std::size_t> moment);
-  void set_state(const std::string& name, std::optional<std::size_t> moment,
-                 const torch::Tensor& values);
+  void set_states(const NamedTensors& values, std::optional<std::size_t> moment);
   torch::Tensor gradient(const std::string& name);
   void set_gradient(const std::string& name, const torch::Tensor& values);
   void save_checkpoint(const std::string& directory);
@@ -130,6 +132,7 @@ class LoopCore {
   EngineCounters counters() const;
 
  private:
+  void set_frozen(std::size_t layout, const NamedTensors& values);
   plan::Placement placement() const;
   plan::Plan make_plan();
   zero::ShardRange shard_of(std::size_t layout) const;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <vector>
 
 #include "device/tensor_bytes.hpp"
 #include "sluice/base/error.hpp"
@@ -30,6 +32,20 @@ Tensor sum_over(zero::Communicator& ranks, const Tensor& part, std::string label
   ranks.all_reduce({sum.data_ptr<double>(), static_cast<std::size_t>(sum.numel())},
                    std::move(label));
   return sum.to(part.options());
+}
+
+// The elements of this rank's shard that are the parameter's.
+zero::ShardRange elements_of(const zero::ParamLayout& param, const zero::ShardRange& shard) {
+  zero::ShardRange part = zero::part_in(param, shard.begin, shard.count);
+  if (part.count > 0) part.begin -= shard.begin;
+  return part;
+}
+
+// The smallest range with both; a range without elements adds nothing.
+zero::ShardRange hull_of(const zero::ShardRange& a, const zero::ShardRange& b) {
+  if (a.count == 0 || b.count == 0) return a.count == 0 ? b : a;
+  const std::uint64_t begin = std::min(a.begin, b.begin);
+  return {begin, std::max(a.begin + a.count, b.begin + b.count) - begin};
 }
 
 // The part of `values` that belongs to the parameter, and where it begins in the parameter. The
@@ -83,16 +99,28 @@ Tensor LoopCore::copy_of(const zero::ParamLayout& param, const zero::ShardedUnit
 }
 
 Tensor LoopCore::parameter(const std::string& name) {
-  const ParamPlace place = units_.find(name);
-  const zero::ParamLayout& param = begin_access(place, Access::read);
+  return parameters({name}).front();
+}
+
+std::vector<Tensor> LoopCore::parameters(const std::vector<std::string>& names) {
+  std::map<std::size_t, std::vector<std::size_t>> by_layout;  // places in `names`
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const ParamPlace place = units_.find(names[i]);
+    begin_access(place, Access::read);
+    by_layout[place.layout].push_back(i);
+  }
   check_stream();
   const c10::InferenceMode ordinary(false);
-  zero::ShardedUnit& unit = *resources_->units[place.layout];
-  const bool is_shown = units_.shown()[place.layout] > 0;  // so it is gathered, and stays
-  if (!is_shown) unit.finish_gather(gather_stall_);
-  Tensor copy = copy_of(param, unit);
-  if (!is_shown) unit.release();
-  return copy;
+  std::vector<Tensor> copies(names.size());
+  for (const auto& [layout, of_layout] : by_layout) {
+    zero::ShardedUnit& unit = *resources_->units[layout];
+    const bool is_shown = units_.shown()[layout] > 0;  // so it is gathered, and stays
+    if (!is_shown) unit.finish_gather(gather_stall_);
+    for (const std::size_t i : of_layout)
+      copies[i] = copy_of(plan_.layouts[layout].params[units_.find(names[i]).param], unit);
+    if (!is_shown) unit.release();
+  }
+  return copies;
 }
 
 void LoopCore::give_weights_back() {
@@ -111,23 +139,28 @@ void LoopCore::give_weights_back() {
     units_.give_values(layout, copies[layout]);
 }
 
-void LoopCore::set_parameter(const std::string& name, const Tensor& values) {
-  const ParamPlace place = units_.find(name);
-  if (!plan_.units[place.layout].frozen) {
-    set_state(name, std::nullopt, values);
-    return;
+void LoopCore::set_parameters(const NamedTensors& values) {
+  NamedTensors trained;
+  std::map<std::size_t, NamedTensors> frozen;  // by layout
+  for (const auto& [name, of_one] : values) {
+    const ParamPlace place = units_.find(name);
+    check_shape(begin_access(place, Access::write), of_one);
+    (plan_.units[place.layout].frozen ? frozen[place.layout] : trained).emplace(name, of_one);
   }
-  const zero::ParamLayout& param = begin_access(place, Access::write);
+  set_states(trained, std::nullopt);
+  for (const auto& [layout, of_layout] : frozen) set_frozen(layout, of_layout);
+}
+
+void LoopCore::set_frozen(std::size_t layout, const NamedTensors& values) {
   check_stream();
-  check_shape(param, values);
   const c10::InferenceMode ordinary(false);
   const torch::NoGradGuard no_grad;
-  zero::ShardedUnit& unit = *resources_->units[place.layout];
+  zero::ShardedUnit& unit = *resources_->units[layout];
   unit.finish_gather(gather_stall_);
-  models::view_of(param,
-                  tensor_over(unit.weights(), plan_.compute_dtype, resources_->compute.where))
-      .copy_(values);
-  store_shard(place.layout, unit.weights());
+  const Tensor flat = tensor_over(unit.weights(), plan_.compute_dtype, resources_->compute.where);
+  for (const auto& [name, of_one] : values)
+    models::view_of(plan_.layouts[layout].params[units_.find(name).param], flat).copy_(of_one);
+  store_shard(layout, unit.weights());
   unit.release();
   ++weights_version_;
 }
@@ -156,9 +189,10 @@ Tensor LoopCore::state(const std::string& name, std::optional<std::size_t> momen
   const OutsideBudget outside;
   const Tensor values = torch::zeros(param.shape, torch::kFloat32);
   float* const to = values.data_ptr<float>();
-  const std::uint64_t first = shard_of(place.layout).begin;
+  const zero::ShardRange shard = shard_of(place.layout);
+  const std::uint64_t first = shard.begin;
   resources_->updater
-      ->begin_visit(place.layout, StateUpdater::Access::read,
+      ->begin_visit(place.layout, StateUpdater::Access::read, elements_of(param, shard),
                     [&param, first, moment, to](const StateUpdater::Values& shown) {
                       const Overlap part = overlap_of(shown, first, moment, param);
                       std::ranges::copy(part.values, to + part.offset_count);
@@ -168,29 +202,43 @@ Tensor LoopCore::state(const std::string& name, std::optional<std::size_t> momen
   return sum_over(*resources_->communicator, values, kind + " of parameter " + name);
 }
 
-void LoopCore::set_state(const std::string& name, std::optional<std::size_t> moment,
-                         const Tensor& values) {
-  const ParamPlace place = units_.find(name);
-  const zero::ParamLayout& param = begin_state_access(place, Access::write);
-  check_shape(param, values);
+// A visit for each unit: on a drive each one writes all states of its unit.
+void LoopCore::set_states(const NamedTensors& values, std::optional<std::size_t> moment) {
+  struct Change {
+    const zero::ParamLayout* param;
+    Tensor flat;  // fp32, in CPU memory
+  };
   const OutsideBudget outside;
-  const Tensor flat = values.detach().to(torch::kCPU, torch::kFloat32).contiguous();
-  const float* const from = flat.const_data_ptr<float>();
-  SLUICE_CHECK(std::all_of(from, from + flat.numel(), [](float v) { return std::isfinite(v); }),
-               "values for parameter " + param.name + " are not all finite");
-  const std::uint64_t first = shard_of(place.layout).begin;
-  resources_->updater
-      ->begin_visit(place.layout, StateUpdater::Access::write,
-                    [&param, first, moment, from](const StateUpdater::Values& shown) {
-                      const Overlap part = overlap_of(shown, first, moment, param);
-                      std::copy_n(from + part.offset_count, part.values.size(),
-                                  part.values.begin());
-                    })
-      .finish();
-  ++weights_version_;
-  // Another state than the one of this step that is saved already.
-  ++progress_.order;
-  progress_.committed_step = -1;
+  std::map<std::size_t, std::vector<Change>> by_layout;
+  for (const auto& [name, of_one] : values) {
+    const ParamPlace place = units_.find(name);
+    const zero::ParamLayout& param = begin_state_access(place, Access::write);
+    check_shape(param, of_one);
+    const Tensor flat = of_one.detach().to(torch::kCPU, torch::kFloat32).contiguous();
+    const float* const from = flat.const_data_ptr<float>();
+    SLUICE_CHECK(std::all_of(from, from + flat.numel(), [](float v) { return std::isfinite(v); }),
+                 "values for parameter " + param.name + " are not all finite");
+    by_layout[place.layout].push_back({&param, flat});
+  }
+  for (const auto& [layout, changes] : by_layout) {
+    const zero::ShardRange shard = shard_of(layout);
+    zero::ShardRange all;
+    for (const Change& change : changes) all = hull_of(all, elements_of(*change.param, shard));
+    resources_->updater
+        ->begin_visit(layout, StateUpdater::Access::write, all,
+                      [&changes, first = shard.begin, moment](const StateUpdater::Values& shown) {
+                        for (const auto& [param, flat] : changes) {
+                          const Overlap part = overlap_of(shown, first, moment, *param);
+                          std::copy_n(flat.const_data_ptr<float>() + part.offset_count,
+                                      part.values.size(), part.values.begin());
+                        }
+                      })
+        .finish();
+    ++weights_version_;
+    // Another state than the one of this step that is saved already.
+    ++progress_.order;
+    progress_.committed_step = -1;
+  }
 }
 
 // The gradient of the step so far comes to the device, and goes home again, unless it stays there

@@ -107,7 +107,7 @@ def _check_finite(model: OffloadedModel, changes: Mapping[str, torch.Tensor], ch
     """Raises ValueError for a change that no master takes."""
     trained = {name for names, _ in model.loop.groups for name in names}
     for name, values in changes.items():
-        if name in trained and not values[changed[name]].isfinite().all():
+        if name in trained and not (values.isfinite() | ~changed[name]).all():
             raise ValueError(
                 f"parameter {name} was set to values that are not all finite, inside GatheredParameters: none of the changes is "
                 f"kept, of {len(changes)} changed parameters. Set finite values"
@@ -120,12 +120,22 @@ def set_changes(model: OffloadedModel, changes: Mapping[str, torch.Tensor]) -> N
     Raises ValueError for values that are not finite, of a parameter that trains: no parameter has changed then.
     """
     changes = {name: values.cpu() for name, values in changes.items()}
-    changed = {name: changed_elements(model.loop.parameter(name), values) for name, values in changes.items()}
+    changed = {
+        name: changed_elements(before, changes[name])
+        for names in model.by_unit(changes)
+        for name, before in zip(names, model.loop.parameters(names), strict=True)
+    }
     _check_finite(model, changes, changed)
-    for name, values in changes.items():
-        if model.only_computes or not model.parameters[name].requires_grad:
-            model.loop.set_parameter(name, values)
-        elif changed[name].any():  # the other elements keep what their masters have beyond the data type that computes
-            master = model.loop.master(name)
-            master[changed[name]] = values[changed[name]].to(master.dtype)
-            model.loop.set_master(name, master)
+    for names in model.by_unit(changes):
+        found = {name: _value_of(model, name, changes[name], changed[name]) for name in names}
+        model.loop.set_parameters({name: value for name, value in found.items() if value is not None})
+
+
+def _value_of(model: OffloadedModel, name: str, values: torch.Tensor, changed: torch.Tensor) -> torch.Tensor | None:
+    """What a parameter is set to; None: as it is. Elements that did not change keep what their masters have beyond the data type that computes."""
+    if model.only_computes or not model.parameters[name].requires_grad:
+        return values
+    if not changed.any():
+        return None
+    master = model.loop.master(name)
+    return torch.where(changed, values.to(master.dtype), master)

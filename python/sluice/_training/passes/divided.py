@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._compile import _disable_dynamo
 
 from .containers import OBJECTS, Search, tensors_in
 from .inputs import share_attributes
@@ -79,6 +80,7 @@ def _memory_of(tensor: torch.Tensor) -> int:
         return id(tensor)
 
 
+@_disable_dynamo  # it sets hooks, which a trace of the engine itself would take
 def divided_outputs(output: Any, hooks: Hooks, given: Any) -> Any:
     """A forward's output, with stand-ins for its tensors that need a gradient: in containers and attributes of objects.
 

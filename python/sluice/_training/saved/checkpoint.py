@@ -186,8 +186,11 @@ def load_weights(
         return saved
 
     with offloaded.loop.completing(folder):
-        for name in names:
-            one = values[name] if name in values else torch.empty(found.shapes[name], dtype=torch.float32, device="cpu")
-            ranks.share([one])
-            offloaded.loop.set_parameter(name, one)
+        for of_unit in offloaded.by_unit(names):
+            ones = {
+                name: values[name] if name in values else torch.empty(found.shapes[name], dtype=torch.float32, device="cpu")
+                for name in of_unit
+            }
+            ranks.share(list(ones.values()))
+            offloaded.loop.set_parameters(ones)
         return ranks.together(rest)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 import torch
+from torch._compile import _disable_dynamo
 
 from .. import ranks
 
@@ -36,6 +37,7 @@ class StepTimes:
         finally:
             self._seconds[part] += self._now() - begin
 
+    @_disable_dynamo
     def _now(self) -> float:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from torch._compile import _disable_dynamo
+
 _UNCOUNTED_STEPS = 2  # of the start, as in DeepSpeed: memory is touched for the first time there
 
 
@@ -25,6 +27,7 @@ class ThroughputTimer:
         self.epoch_count += 1
         self.micro_step_count = 0
 
+    @_disable_dynamo
     def start(self) -> None:
         """A micro-batch begins. Again before its :meth:`stop`, it changes nothing."""
         if self._begin is None:

@@ -27,6 +27,7 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -127,9 +128,13 @@ class __attribute__((visibility("default"))) HookedLoop {
   // As in Engine (engine.hpp).
   void finish();
   torch::Tensor parameter(const std::string& name);
-  // Sets a parameter's weights, and its master if it trains. Graphs from before have no backward.
-  // No unit is entered or shown. Throws InvalidArgument for values of another shape.
-  void set_parameter(const std::string& name, const torch::Tensor& values);
+  // Copies of several, in this order. Each unit is gathered once, so ask for all of a unit at once.
+  std::vector<torch::Tensor> parameters(const std::vector<std::string>& names);
+  // Sets weights of parameters by name, and the masters of those that train. On a drive all states
+  // of a unit are written, so give all parameters of a unit in one call. Graphs from before have no
+  // backward. No unit is entered or shown. Throws InvalidArgument for values of another shape, and
+  // for masters that are not finite; nothing has changed then.
+  void set_parameters(const std::map<std::string, torch::Tensor>& values);
   // torch.optim's names of the moments that every trained parameter has: exp_avg, exp_avg_sq.
   std::vector<std::string> moment_names() const;
   // A copy of a parameter's fp32 master, or of moment `index` of moment_names(). Waits for updates.
