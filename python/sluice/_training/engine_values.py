@@ -304,7 +304,7 @@ class EngineValues(nn.Module):
         return {name for name, parameter in named if not parameter.requires_grad}
 
     def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters: bool = False) -> dict[str, Any] | None:
-        """As :meth:`module_state_dict` on rank 0. None on the others, which hold one parameter at a time.
+        """As :meth:`module_state_dict` on rank 0. None on the others, which hold the parameters of one unit at a time.
 
         ``save_pretrained()`` of Transformers or PEFT may follow on all ranks, with the dict on rank 0, and with
         ``is_main_process=False`` and None on the others. There it asks no other rank, if nothing of Sluice comes between.

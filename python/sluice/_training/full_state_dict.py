@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import mmap
 import sys
 import weakref
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,27 +29,35 @@ _LARGE_BYTES = 64 << 10
 
 
 class _UnitReads:
-    """Reads parameters, and with one those of its unit that come next: each read gathers all of the unit.
+    """Reads parameters for a state dict, and with one the others of its unit: each read gathers all of the unit.
 
-    Cleared where a state dict begins, so that all ranks read alike. ``units``: names of the parameters of each unit.
+    ``units``: names of the parameters of each unit.
     """
 
     def __init__(self, loop: WatchedLoop, units: Iterable[Sequence[str]]) -> None:
         self._loop = loop
         self._unit_of = {name: names for names in units for name in names}
-        self._ahead: dict[str, torch.Tensor] = {}
+        self._ahead: dict[str, torch.Tensor] = {}  # for that dict and that version of the weights
+        self._dict: Callable[[], object] = lambda: None  # a weak reference
         self._version = -1
 
     def clear(self) -> None:
         self._ahead.clear()
 
-    def read(self, name: str, without: Collection[str]) -> torch.Tensor:
-        """``without``: names that are not asked for."""
-        if name not in self._ahead or self._version != self._loop.weights_version:
-            names = [each for each in self._unit_of[name] if each == name or each not in without]
-            self._ahead = dict(zip(names, self._loop.parameters(names), strict=True))
-            self._version = self._loop.weights_version
+    def read(self, name: str, state_dict: Mapping[str, Any], without: Collection[str]) -> torch.Tensor:
+        """``without``: names that are not asked for. What was read ahead for another dict, as that of a module inside, is not given."""
+        if self._dict() is not state_dict or self._version != self._loop.weights_version:
+            self._ahead, self._version = {}, self._loop.weights_version
+            self._dict = weakref.ref(state_dict, self._forget) if isinstance(state_dict, collections.OrderedDict) else lambda: None
+        if name not in self._ahead:
+            is_kept = self._dict() is state_dict
+            names = [each for each in self._unit_of[name] if each == name or (is_kept and each not in without)]
+            self._ahead |= zip(names, self._loop.parameters(names), strict=True)
         return self._ahead.pop(name)
+
+    def _forget(self, ended: object) -> None:
+        if ended is self._dict:
+            self._ahead.clear()
 
 
 class FullStateDicts:
@@ -75,20 +84,19 @@ class FullStateDicts:
         self._handles = [_add_first(model, functools.partial(FullStateDicts._fill_others, self))]
         self._handles += [_add_first(module, functools.partial(FullStateDicts._fill, self)) for module in modules]
         self._handles += [module.register_load_state_dict_pre_hook(_refuse_load) for module in modules]
-        begin = functools.partial(FullStateDicts._begin, self)
-        self._handles += [module.register_state_dict_pre_hook(begin) for module in model.modules()]
 
     def remove(self) -> None:
         """Removes the hooks from the model."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._reads.clear()
 
     @outside_budget()
     def copies(self, without: Collection[str], keeps: bool = True) -> dict[str, Any]:
         """The model's state dict in CPU memory, without some names. None of its tensors is the model's own.
 
-        ``keeps`` False: empty. The rank takes part in the reads of the others, one parameter at a time.
+        ``keeps`` False: empty. The rank takes part in the reads of the others, a unit at a time.
         """
         self._loop.check_open()
         self._without, self._keeps = without, keeps
@@ -112,10 +120,6 @@ class FullStateDicts:
         """Rank 0 alone has been given the copies just made."""
         self._consolidated_at = ranks.calls_made() if ranks.world_size() > 1 else -1
 
-    def _begin(self, module: nn.Module, prefix: str, keep_vars: bool) -> None:
-        if prefix == "" or module is self._model:
-            self._reads.clear()
-
     def _fill(self, module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: Any) -> None:
         if _asks_for_names():
             return
@@ -134,6 +138,7 @@ class FullStateDicts:
         """After the hooks of all modules inside: what their ``_save_to_state_dict`` has put under names of its own."""
         if not _asks_for_names():
             self._fill_absent(state_dict)
+        self._reads.clear()
 
     @outside_budget()
     def _fill_absent(self, state_dict: dict[str, Any]) -> None:
@@ -151,17 +156,17 @@ class FullStateDicts:
         before = self._filled.get(name)
         if name in self._tied and before is not None and any(value is before for value in state_dict.values()):
             return before
-        filled = self._read(name)
+        filled = self._read(name, state_dict)
         if not self._keeps:
             filled = _zeros_like(filled)
         self._filled[name] = filled
         return filled
 
-    def _read(self, name: str) -> torch.Tensor:
+    def _read(self, name: str, state_dict: Mapping[str, Any]) -> torch.Tensor:
         """The values, read with all ranks; in the save of a dict that rank 0 alone has just been given, without asking others."""
         is_main = _is_main_of_save() if self._consolidated_at == ranks.calls_made() else None
         if is_main is None:
-            return self._reads.read(name, self._without)
+            return self._reads.read(name, state_dict, self._without)
         if ranks.rank() == 0:
             kept = self._filled.get(name)
             if kept is None:

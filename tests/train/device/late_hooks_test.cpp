@@ -144,7 +144,7 @@ TEST(HalvesInWeights, FollowWhatALoopSets) {
     EXPECT_TRUE(torch::equal(run.loop.state(name, {}), master * 1.0001 + 1e-4));
     EXPECT_TRUE(
         torch::equal(run.loop.parameter(name), (master * 1.0001 + 1e-4).to(torch::kBFloat16)));
-    run.loop.set_state("head.norm.weight", 0, run.loop.state("head.norm.weight", 0) * 3);
+    run.loop.set_states({{"head.norm.weight", run.loop.state("head.norm.weight", 0) * 3}}, 0);
     course = run.model.take_steps(1, kSteps);
     for (const char* each : {"h.0.down.weight", "h.2.down.weight", "head.norm.weight"})
       for (const std::optional<std::size_t> moment : {std::optional<std::size_t>(), {0}, {1}})

@@ -99,7 +99,7 @@ std::vector<Case> cases() {
   };
   const auto set_state = [](std::optional<std::size_t> moment) {
     return [moment](OnDevice& run, int) {
-      run.loop.set_state(kParameter, moment, 0.5 * run.loop.state(kParameter, moment));
+      run.loop.set_states({{kParameter, 0.5 * run.loop.state(kParameter, moment)}}, moment);
     };
   };
   const auto read_state = [](OnDevice& run, int) { run.loop.state(kParameter, 1); };

@@ -41,7 +41,7 @@ def test_a_rank_in_the_code_of_its_script_is_named_and_waited_for(what: str, wai
 def test_weights_read_on_one_rank_are_an_error_with_the_way_out(tmp_path: Path) -> None:
     for code, output in run("weights", tmp_path):
         assert code == 1
-        assert "the ranks do not make the same calls: rank 0 is in step 2, parameter (all_gather of the weights of unit embedding" in output
+        assert "the ranks do not make the same calls: rank 0 is in step 2, parameters (all_gather of the weights of unit embedding" in output
         assert f" elements). {RULE}" in output
 
 

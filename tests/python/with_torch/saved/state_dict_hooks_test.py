@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,16 +106,16 @@ expected = {name: value.clone() for name, value in model.state_dict().items()}
 fold(None, expected, "norm.", None)
 model.norm.register_state_dict_post_hook(fold)  # not before: it would change the parameters themselves
 engine = engine_of(model, config())
-made, values_of = [], engine.loop.parameter
+made, values_of = [], engine.loop.parameters
 
 
-def parameter(name):
-    value = values_of(name)
-    made.append(weakref.ref(value))
-    return value
+def parameters(names):
+    values = values_of(names)
+    made.extend(map(weakref.ref, values))
+    return values
 
 
-engine.loop.parameter = parameter
+engine.loop.parameters = parameters
 found = engine._consolidated_16bit_state_dict()
 if rank == 0:
     assert found.keys() == expected.keys()
@@ -135,6 +136,53 @@ def test_other_ranks_than_the_first_keep_no_weights_of_a_file(tmp_path: Path) ->
     expected["norm.bias"] += torch.arange(64.0)
     saved = torch.load(tmp_path / "pytorch_model.bin")
     assert all(torch.equal(saved[name], value) for name, value in expected.items())
+
+
+ON_ONE_RANK = """
+import os, sys
+import torch
+sys.path.insert(0, sys.argv[1])
+from small_models import Tied, config, engine_of, make
+
+
+class Counts(torch.nn.BatchNorm1d):
+    def get_extra_state(self):  # a state dict inside the state dict, which asks for no value
+        return list(self.inside.state_dict()) if os.environ["RANK"] == "0" else []
+
+    def set_extra_state(self, state):
+        pass
+
+
+model = make(Tied, blocks=2)
+for block in model.blocks:
+    block.counts = Counts(4, affine=False)
+    block.counts.inside = torch.nn.BatchNorm1d(4, affine=False)
+expected = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+expected = {name: value.clone() for name, value in expected.items()}
+engine = engine_of(model, config())
+found = engine.module.state_dict()
+assert all(torch.equal(found[name], value) for name, value in expected.items())
+part = engine.module.blocks[0].up.state_dict()  # all ranks read its unit
+assert torch.equal(part["weight"], expected["blocks.0.up.weight"])
+if os.environ["RANK"] == "0":
+    engine.module.blocks[0].counts.inside.state_dict()
+part = engine.module.blocks[0].down.state_dict(prefix="down.")
+assert torch.equal(part["down.weight"], expected["blocks.0.down.weight"])
+engine.destroy()
+open(os.path.join(sys.argv[2], os.environ["RANK"]), "w").write("null")
+"""
+
+
+def test_a_state_dict_without_values_is_made_on_one_rank_alone(tmp_path: Path) -> None:
+    run_text(ON_ONE_RANK, tmp_path)
+
+
+def test_modules_without_parameters_are_copied_under_an_engine() -> None:
+    model: Any = make(Tied, blocks=1)
+    model.blocks[0].act = torch.nn.ReLU()
+    engine = engine_of(model)
+    assert isinstance(copy.deepcopy(model.blocks[0].act), torch.nn.ReLU)
+    engine.destroy()
 
 
 @pytest.mark.parametrize("options", [{}, {"strict": False}, {"assign": True}])
