@@ -30,8 +30,8 @@ def main() -> int:
         sys.exit(f"sluice: {MISSING}")
     if not arguments or (len(arguments) == 1 and arguments[0] in _HELP):
         return _help(arguments)
-    if sys.executable:  # for the ranks of `sluice launch`, whose variable is torchrun's
-        os.environ.setdefault("PYTHON_EXEC", sys.executable)
+    if arguments[0] == "launch" and not os.environ.get("PYTHON_EXEC"):  # torchrun's variable, for the interpreter of the ranks
+        os.environ["PYTHON_EXEC"] = sys.executable
     os.execv(PROGRAM, [_own_name(), *arguments])
 
 

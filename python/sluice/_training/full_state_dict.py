@@ -41,8 +41,14 @@ class _UnitReads:
         self._dict: Callable[[], object] = lambda: None  # a weak reference
         self._version = -1
 
+    def end(self, state_dict: Mapping[str, Any]) -> None:
+        """The dict is filled."""
+        if self._dict() is state_dict:
+            self.clear()
+
     def clear(self) -> None:
         self._ahead.clear()
+        self._dict = lambda: None
 
     def read(self, name: str, state_dict: Mapping[str, Any], without: Collection[str]) -> torch.Tensor:
         """``without``: names that are not asked for. What was read ahead for another dict, as that of a module inside, is not given."""
@@ -133,12 +139,14 @@ class FullStateDicts:
             if not isinstance(value, Absent) and value.shape == parameter.ds_shape:  # type: ignore[union-attr]  # gathered
                 continue
             state_dict[prefix + key] = self._value(name, state_dict)
+        if prefix == "":
+            self._reads.end(state_dict)
 
     def _fill_others(self, module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: Any) -> None:
         """After the hooks of all modules inside: what their ``_save_to_state_dict`` has put under names of its own."""
         if not _asks_for_names():
             self._fill_absent(state_dict)
-        self._reads.clear()
+            self._reads.end(state_dict)
 
     @outside_budget()
     def _fill_absent(self, state_dict: dict[str, Any]) -> None:

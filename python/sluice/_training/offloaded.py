@@ -288,10 +288,10 @@ class OffloadedModel:
             return
         changes, unchanged = self.changes, ranks.of_any(self.unchanged)
         self.changes, self.unchanged = {}, set()
-        for name in sorted(unchanged - changes.keys()):
-            if not self.only_computes:
-                master = self.loop.master(name)  # of a bf16 weight that was written to, and the rest: perhaps no number
-                self.loop.set_master(name, torch.where(master.isfinite(), master, self.loop.parameter(name).to(master)))
+        for names in [] if self.only_computes else self.by_unit(sorted(unchanged - changes.keys())):
+            weights = dict(zip(names, self.loop.parameters(names), strict=True))
+            masters = {name: self.loop.master(name) for name in names}  # of bf16 weights that were written to, and the rest: perhaps no numbers
+            self.loop.set_parameters({name: torch.where(one.isfinite(), one, weights[name].to(one)) for name, one in masters.items()})
         set_changes(self, changes)
 
     def report(self) -> Report:

@@ -204,6 +204,22 @@ void note_activations(Plan& plan, const Preferences& preferences) {
   }
 }
 
+void note_host_homes(Plan& plan) {
+  bool weights = false, sums = false, copied = false;
+  for (const UnitPlacement& unit : plan.units) {
+    weights |= unit.weights == Tier::host && weights_used_at_home(unit);
+    if (unit.frozen || unit.gradients != Tier::host) continue;
+    sums |= gradients_used_at_home(unit);
+    copied |= unit.uses_host_homes && !unit.sums_in_host_homes;
+  }
+  if (!weights && !sums) return;
+  plan.choices.push_back(
+      std::string(weights ? "weights" : "") + (weights && sums ? " and " : "") +
+      (sums ? "gradients" : "") +
+      " in host memory are used there: the device is the host, without memory of its own" +
+      (copied ? "; gradients have buffers too, since updates on NVMe hold both slots" : ""));
+}
+
 // `stay`: by unit, whether its gradients stay on the GPU for the sake of speed.
 void note_choices(Plan& plan, const Overlap& overlap, const Preferences& preferences,
                   std::size_t on_gpu, const std::vector<bool>& stay) {
@@ -223,17 +239,7 @@ void note_choices(Plan& plan, const Overlap& overlap, const Preferences& prefere
              &UnitPlacement::gradients, on_device ? std::vector<bool>() : wait_on_gpu);
   note_halves_in_weights(plan);
   note_activations(plan, preferences);
-  const bool at_home =
-      std::any_of(plan.units.begin(), plan.units.end(), [](const UnitPlacement& unit) {
-        return unit.uses_host_homes && (unit.weights == Tier::host || unit.gradients == Tier::host);
-      });
-  const bool sums_too = plan.units.front().sums_in_host_homes;
-  if (at_home)
-    plan.choices.push_back(
-        std::string(sums_too ? "weights and gradients" : "weights") +
-        " in host memory are used there: the device is the host, and device_bytes gives it no "
-        "memory of its own" +
-        (sums_too ? "" : "; gradients have buffers too, since updates on NVMe hold both slots"));
+  note_host_homes(plan);
   if (plan.config.sluice.overlap && overlap.prefetch_units == 0 &&
       plan.config.zero.prefetch_bucket_size > 0) {
     plan.choices.push_back("no prefetch: the device budget holds one gathered unit, not two");
@@ -266,10 +272,9 @@ std::uint64_t room_beside(const Plan& plan, const StepModel& model, const Overla
   return over(*plan.budget.device_bytes, need);
 }
 
-// A gradient that is summed in its slot holds the slot from the begin of its backward to the end of
-// its update. With two slots, each backward would wait for the update of the unit before, and so
-// for the drive. So gradients are summed in buffers of the device where it has room for them, and
-// take a slot when they are complete.
+// A sum in a slot holds it from the begin of the unit's backward to the end of its update. With two
+// slots each backward would wait for the drive. So gradients are summed in buffers of the device,
+// where it has room for them, and take a slot when they are complete.
 void sum_beside_slots(Plan& plan, const TierNeeds& needs, std::uint64_t tiles_bytes) {
   const bool on_nvme =
       std::any_of(plan.units.begin(), plan.units.end(),

@@ -266,20 +266,22 @@ Ticket StateUpdater::begin_initialise(std::size_t unit, Fill fill) {
 Ticket StateUpdater::begin_visit(std::size_t unit, Access access, const zero::ShardRange& elements,
                                  Visit visit) {
   const bool writes = access == Access::write;
-  if (!writes && elements.count == 0) return {};
+  if (elements.count == 0) {
+    if (writes) resources_.units[unit]->note_change();  // by another rank
+    return {};
+  }
   TileWork work;
   work.what = writes ? "change" : "read";
   work.after = resources_.device->mark_compute();
   work.read_states = Parts::uncached;
   work.write_states = writes ? Parts::all : Parts::none;
   work.write_weight = writes;
-  const bool of_elements = elements.count > 0 && (!writes || placement_->at_home(unit));
-  if (of_elements) work.elements = elements;
-  work.compute = [&plan = *resources_.plan, writes, elements, of_elements,
-                  visit = std::move(visit)](const TileRange& range, const States& states, Bytes,
-                                            Bytes weight) {
-    const bool before = range.begin + range.count <= elements.begin;
-    if (of_elements && (before || range.begin >= elements.begin + elements.count)) return;
+  if (!writes || placement_->at_home(unit)) work.elements = elements;
+  work.compute = [&plan = *resources_.plan, writes, only = work.elements, visit = std::move(visit)](
+                     const TileRange& range, const States& states, Bytes, Bytes weight) {
+    const bool has_some = !only || (range.begin < only->begin + only->count &&
+                                    only->begin < range.begin + range.count);
+    if (!has_some) return;
     const models::StateFormat& format = plan.state_format;
     const ShownValues master = show_master(format, states);
     std::vector<ShownValues> moments;

@@ -102,10 +102,11 @@ class StateUpdater {
     std::vector<std::span<float>> moments;
   };
   // Shows these elements of a unit's shard once, and perhaps others, in parts, on several threads
-  // at once. A read takes the tiles with these elements, or these alone where the states are in
-  // memory; without elements nothing. With Access::write, changes to the values are kept (bf16
-  // moments rounded to nearest), the weights follow the master, and a speculative update of the
-  // unit is dropped.
+  // at once. Without elements it shows nothing. A unit whose states and weights are at home in
+  // memory takes these elements alone. Elsewhere a read takes the tiles with these elements, and a
+  // write all tiles. With Access::write, changes to the values are kept (bf16 moments rounded to
+  // nearest), the weights follow the master, and a speculative update of the unit is dropped. All
+  // ranks write at one time, also those without elements: their whole weights are gathered anew.
   enum class Access { read, write };
   using Visit = std::function<void(const Values&)>;
   Ticket begin_visit(std::size_t unit, Access access, const zero::ShardRange& elements,

@@ -107,7 +107,7 @@ class TileScheduler {
   void begin_tile(const NextTile& next);
   void begin_unit_at_home(const NextTile& next, const std::shared_ptr<TileEnd>& end);
   bool needs_no_tile(std::size_t unit, const TileWork& work) const;
-  // What a unit that needs no tile is worked on: all of it, or the elements of the work.
+  // Where the work on a unit that needs no tile is: on the elements of the work, or on all.
   TileRange whole_of(std::size_t unit, const TileWork& work) const;
   bool is_of_device_alone(std::size_t unit, const TileWork& work) const;
   void begin_send(const NextTile& next, const std::shared_ptr<TileEnd>& end);

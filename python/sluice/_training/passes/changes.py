@@ -132,7 +132,7 @@ def set_changes(model: OffloadedModel, changes: Mapping[str, torch.Tensor]) -> N
 
 
 def _value_of(model: OffloadedModel, name: str, values: torch.Tensor, changed: torch.Tensor) -> torch.Tensor | None:
-    """What a parameter is set to; None: as it is. Elements that did not change keep what their masters have beyond the data type that computes."""
+    """New values of a parameter; None: nothing has changed. Elements that did not change keep what their masters have beyond the data type that computes."""
     if model.only_computes or not model.parameters[name].requires_grad:
         return values
     if not changed.any():

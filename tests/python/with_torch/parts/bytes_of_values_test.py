@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from ranks_test import run_text
 from small_models import config, engine_of
 from torch import nn
 
@@ -94,3 +95,25 @@ def test_changes_of_a_unit_are_written_once(tmp_path: Path) -> None:
             each.add_(1)
     assert moved.bytes("nvme_written_bytes") < 1.1 * 14 * sum(each.ds_numel for each in parameters)
     engine.destroy()
+
+
+OF_THE_SECOND_RANK = """
+import json, os, sys
+from pathlib import Path
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/parts"]
+from bytes_of_values_test import Moved, engine_with
+from sluice import utils
+
+engine = engine_with("nvme", Path(sys.argv[2]))
+bias = engine.module[0].second.bias  # in the second half of its unit
+moved = Moved(engine)
+utils.safe_set_full_fp32_param(bias, utils.safe_get_full_fp32_param(bias) + 1)
+rank = os.environ["RANK"]
+open(os.path.join(sys.argv[2], rank), "w").write(json.dumps(moved.bytes("nvme_written_bytes")))
+engine.destroy()
+"""
+
+
+def test_a_rank_without_elements_of_a_parameter_writes_nothing(tmp_path: Path) -> None:
+    first, second = run_text(OF_THE_SECOND_RANK, tmp_path)
+    assert first == 0 < second
