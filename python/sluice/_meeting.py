@@ -23,6 +23,7 @@ from ._environment.launcher import number
 
 _MEETING = datetime.timedelta(minutes=1)
 _LOOK_SECONDS = 0.01  # between looks of rank 0 at the store
+_STORE_ENDED = ("Connection reset", "Broken pipe", "got 0 bytes")  # while a rank connected to it
 _LOOK_OF_LIMIT_SECONDS = 0.1
 _MOST_OF_A_LOOK = 1.0  # a process that stood still itself has seen nothing in that time
 _LEAST_SECONDS = 1.0  # for a part of the meeting
@@ -94,11 +95,13 @@ class _Meeting:
     def _store(self) -> dist.Store:
         """That of this start. Another rank may first reach one of an earlier start, which then ends."""
         while True:
-            store, _, _ = next(iter(rendezvous("env://", self._own, self._ranks, timeout=_left(self._end))))
+            store = None
             try:
+                store, _, _ = next(iter(rendezvous("env://", self._own, self._ranks, timeout=_left(self._end))))
                 return _store_of_start(store, self._own, self._ranks, self._end)
-            except (RuntimeError, OSError):
-                if self._own == 0 or time.monotonic() > self._end - _LEAST_SECONDS:
+            except (RuntimeError, OSError) as error:
+                may_be_earlier = store is not None or any(words in str(error) for words in _STORE_ENDED)
+                if self._own == 0 or not may_be_earlier or time.monotonic() > self._end - _LEAST_SECONDS:
                     raise
             time.sleep(_LOOK_SECONDS)
 

@@ -43,6 +43,26 @@ def test_ranks_end_in_time_where_one_stands_still_in_the_meeting(place: str, sti
     assert " within 4 s: " in output
 
 
+# That of an earlier start, at the port of before.
+def test_a_rank_that_connects_to_a_store_that_ends_meets_at_the_next_one() -> None:
+    ranks = start(f"""
+real = _meeting.rendezvous
+def ends(*arguments, **options):
+    _meeting.rendezvous = real
+    raise RuntimeError("Connection reset by peer")
+if rank == "1":
+    _meeting.rendezvous = ends
+{MEETS}
+dist.destroy_process_group()
+""")
+    try:
+        ends = [(rank.communicate(MOST_SECONDS)[0], rank.returncode) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [code for _, code in ends] == [0, 0], ends
+
+
 def test_a_rank_whose_call_does_not_come_back_ends_itself_in_time() -> None:
     ranks = start(f"dist.init_process_group = lambda *_, **__: time.sleep(100)\n{MEETS}")
     try:

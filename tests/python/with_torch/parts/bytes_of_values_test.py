@@ -100,7 +100,7 @@ def test_changes_of_a_unit_are_written_once(tmp_path: Path) -> None:
 OF_THE_SECOND_RANK = """
 import json, os, sys
 from pathlib import Path
-sys.path[:0] = [sys.argv[1], sys.argv[1] + "/parts"]
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/parts", sys.argv[1] + "/.."]
 from bytes_of_values_test import Moved, engine_with
 from sluice import utils
 
