@@ -220,7 +220,8 @@ void LoopCore::set_states(const NamedTensors& values, std::optional<std::size_t>
                  "values for parameter " + param.name + " are not all finite");
     by_layout[place.layout].push_back({&param, flat});
   }
-  for (const auto& [layout, changes] : by_layout) {
+  for (const auto& [layout, of_layout] : by_layout) {
+    const std::vector<Change>& changes = of_layout;
     const zero::ShardRange shard = shard_of(layout);
     zero::ShardRange all;
     for (const Change& change : changes) all = hull_of(all, elements_of(*change.param, shard));
