@@ -139,7 +139,7 @@ class FullStateDicts:
             if not isinstance(value, Absent) and value.shape == parameter.ds_shape:  # type: ignore[union-attr]  # gathered
                 continue
             state_dict[prefix + key] = self._value(name, state_dict)
-        if prefix == "":
+        if prefix == "" and module is not self._model:  # whose last hook reads on
             self._reads.end(state_dict)
 
     def _fill_others(self, module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: Any) -> None:
