@@ -59,6 +59,7 @@ class Side:
     cached: float = 0  # of Sluice: the share of the states on NVMe that host memory caches; in Python what its budget leaves
     lean: bool = False  # of Sluice: smaller budgets, with some activations computed again
     clipping: float = 0
+    in_backward: bool = False  # of Python: optimizer_in_backward
     alone: bool = False  # of Sluice: each micro-batch passes the model by itself, as in a loop of the user's
 
     def __str__(self) -> str:
@@ -69,6 +70,7 @@ class Side:
         words += [f"{self.master} master"] * (self.master != "fp32")
         words += ["cached" if self.program == "python" else f"{100 * self.cached:.0f} % cached"] * (self.cached > 0)
         words += ["lean"] * self.lean
+        words += ["in backward"] * self.in_backward
         words += ["micro-batches alone"] * self.alone
         words += ["clipped"] * (self.clipping > 0)
         return " ".join(words)
@@ -97,6 +99,8 @@ class Side:
 
     def _python_keys(self, parameters: int) -> dict:
         keys = {"device": "host", "host_bytes": self._own_keys(parameters)["host_bytes"]}
+        if self.in_backward:
+            keys["optimizer_in_backward"] = True
         if self.cached > 0:
             keys |= {"host_bytes": 12 * parameters, "cache_bytes": "auto"}
         return keys
@@ -178,6 +182,8 @@ CASES = [
     Case("python-loop", replace(PYTHON["cpu"], clipping=1.0), replace(HOST, clipping=1.0, alone=True), speed=0.95),
     Case("python-loop-nvme", replace(PYTHON["nvme"], clipping=1.0), replace(NVME, clipping=1.0, alone=True), speed=0.95),
     Case("python-cpu", PYTHON["cpu"], DEEPSPEED["cpu"], speed=1.5, resident=0.5),
+    Case("python-in-backward", replace(PYTHON["cpu"], in_backward=True), DEEPSPEED["cpu"], speed=1.5, resident=0.5),
+    Case("python-nvme-in-backward", replace(PYTHON["nvme"], in_backward=True), DEEPSPEED["nvme"], speed=1.9, resident=0.5),
     Case("python-nvme", PYTHON["nvme"], DEEPSPEED["nvme"], speed=1.9, resident=0.5),
     Case("python-nvme-cached", PYTHON_CACHED, DEEPSPEED["nvme"], speed=1.9, resident=0.5),
 ]

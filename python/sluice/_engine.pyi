@@ -90,11 +90,13 @@ class Loop:
         Raises RuntimeError where there is no memory for them; the unit is left all the same.
         """
 
-    def begin_backward(self, groups: Sequence[Mapping[str, float]]) -> None:
-        """`groups`: what end_step() will probably be given."""
+    def begin_backward(self, groups: Sequence[Mapping[str, float]], is_last: bool | None) -> None:
+        """`groups`: what end_step() will probably be given. `is_last` of its step: None counts the micro-batches of the configuration."""
 
     def begin_gradients(self, unit: int) -> None: ...
-    def send_gradients(self, unit: int) -> None: ...
+    def send_gradients(self, unit: int, awaited: Sequence[int]) -> None:
+        """`awaited`: units whose backward this micro-batch may still have."""
+
     def add_loss(self, loss: torch.Tensor) -> None: ...
     def end_micro_batch(self) -> None: ...
     def forget_gradients(self) -> None: ...
@@ -156,6 +158,14 @@ class Loop:
     @property
     def speculates(self) -> bool:
         """Whether updates may begin before end_step()."""
+
+    @property
+    def updates_in_backward(self) -> bool:
+        """Whether the last backward of a step updates the units."""
+
+    @property
+    def updates_begun(self) -> bool:
+        """Whether that of the step in progress has begun to."""
 
     @property
     def weights_version(self) -> int: ...

@@ -99,6 +99,8 @@ class SluiceEngine(EngineCheckpoints):
                 self._configured = self._offloaded.loop
                 self._offloaded.frozen, self._offloaded.user = left_out, weakref.ref(self)
             self.loop = self._offloaded.loop
+            if live is None:
+                self.loop.boundary_by(weakref.WeakMethod(self.is_gradient_accumulation_boundary))
             self.optimizer = SluiceOptimizer(self, self._offloaded, client.optimizer, client.groups)
             schedule = None if client.groups is None else self._section("scheduler")
             has_schedule = self._trains or lr_scheduler is not None

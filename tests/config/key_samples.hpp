@@ -146,6 +146,7 @@ inline const std::map<std::string, std::string> kSamples = {
     {"sluice.cache_bytes", "\"50%\""},
     {"sluice.speculative_bytes", "\"auto\""},
     {"sluice.gpu_updates", "true"},
+    {"sluice.optimizer_in_backward", "true"},
     {"activation_checkpointing.cpu_checkpointing", "true"},
     {"sluice.threads", "{\"io\": 2}"},
     {"sluice.threads.compute", "2"},

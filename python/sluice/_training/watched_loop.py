@@ -91,6 +91,7 @@ class WatchedLoop(Loop):
         self._accumulation_steps = int(loop.accumulation_steps)
         self._recover: Callable[[], Callable[[], None] | None] = lambda: None
         self._values: Callable[[], Callable[[], Sequence[Mapping[str, float]]] | None] = lambda: None
+        self._is_boundary: Callable[[], Callable[[], bool] | None] = lambda: None
 
     def recover_by(self, recover: weakref.WeakMethod[Callable[[], None]]) -> None:
         """``recover`` cleans up after a pass that has failed. Called before a parameter is read or set, and before checkpoints."""
@@ -99,6 +100,10 @@ class WatchedLoop(Loop):
     def values_by(self, values: weakref.WeakMethod[Callable[[], Sequence[Mapping[str, float]]]]) -> None:
         """``values`` gives the values that end_step() would be given now, or raises ValueError."""
         self._values = values
+
+    def boundary_by(self, is_boundary: weakref.WeakMethod[Callable[[], bool]]) -> None:
+        """``is_boundary`` says whether the backward that begins is the last of its step. Without, the micro-batches are counted."""
+        self._is_boundary = is_boundary
 
     @property
     def accumulation_steps(self) -> int:
@@ -264,25 +269,29 @@ class WatchedLoop(Loop):
         self.micro_batches.has_loss = True
         self.micro_batches.begin_gradients()
 
-    def begin_backward(self, groups: Sequence[Mapping[str, float]] = ()) -> None:
-        """Begins a backward, once the last step's updates have ended. ``groups``: without, those of :meth:`values_by`. Blocks."""
+    def begin_backward(self, is_whole: bool = False) -> None:
+        """Begins a backward, once the last step's updates have ended. ``is_whole``: it is of all micro-batches of a step. Blocks."""
         self._pass = "backward"
-        if not groups and self._loop.speculates and (values := self._values()) is not None:
-            with contextlib.suppress(ValueError):  # end_step() raises it, if the values are still these
+        groups: Sequence[Mapping[str, float]] = ()
+        updates = self._loop.updates_in_backward
+        if (updates or self._loop.speculates) and (values := self._values()) is not None:
+            with contextlib.nullcontext() if updates else contextlib.suppress(ValueError):  # end_step() raises it, if the values are still these
                 groups = values()
+        is_boundary = self._is_boundary()
+        is_last = True if is_whole else None if is_boundary is None else is_boundary()
         with ranks.inside(), self._range("finish_updates"):
-            self._loop.begin_backward(groups)
+            self._loop.begin_backward(groups, is_last)
 
     def begin_gradients(self, unit: int) -> None:
         """Gives the unit's parameters memory for their gradients. Blocks."""
         with ranks.inside(), self._range("begin_gradients", unit):
             self._loop.begin_gradients(unit)
 
-    def send_gradients(self, unit: int) -> None:
-        """Sends the unit's gradients to their home, reduced over the ranks."""
+    def send_gradients(self, unit: int, awaited: Sequence[int]) -> None:
+        """Sends the unit's gradients to their home, reduced over the ranks. ``awaited``: units whose backward this one may still have."""
         with ranks.inside(), self._range("send_gradients", unit):
             self._note(f"gradients of {self._names[unit]}")
-            self._loop.send_gradients(unit)
+            self._loop.send_gradients(unit, awaited)
 
     def end_micro_batch(self) -> None:
         """Ends the micro-batch; the next pass is a forward."""
@@ -296,8 +305,16 @@ class WatchedLoop(Loop):
         self._forget()
 
     def drop_gradients(self) -> None:
-        """Drops the gradients of the step so far, if step() has not counted the last backward. The count of its micro-batches stays."""
+        """Drops the gradients of the step so far, if step() has not counted the last backward. The count of its micro-batches stays.
+
+        Raises ValueError where they are updates already.
+        """
         self.end_failed_scaled()
+        if self._loop.updates_begun:
+            raise ValueError(
+                f"the gradients of step {self._loop.step + 1} cannot be dropped: its backward has updated the units (optimizer_in_backward). "
+                "Call step() first, and zero_grad() between step() and backward"
+            )
         if self.micro_batches.has_new_gradients:
             self._forget()
 

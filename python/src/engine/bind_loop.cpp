@@ -188,6 +188,8 @@ void bind_values(py::class_<Loop>& loop) {
   value("step", forward_to(&HookedLoop::steps));
   value("updates", forward_to(&HookedLoop::updates));
   value("speculates", forward_to(&HookedLoop::speculates));
+  value("updates_in_backward", forward_to(&HookedLoop::updates_in_backward));
+  value("updates_begun", forward_to(&HookedLoop::updates_begun));
   value("weights_version", forward_to(&HookedLoop::weights_version));
   value("drops", forward_to(&HookedLoop::drops));
   value("loss_scale", forward_to(&HookedLoop::loss_scale));
@@ -281,12 +283,12 @@ void bind_loop(py::module_& module) {
       .def("hide", forward_to(&HookedLoop::hide), py::arg("unit"), Unlocked())
       .def(
           "begin_backward",
-          [](const Loop& self, const std::vector<std::map<std::string, double>>& groups) {
-            self->begin_backward(values_of(groups));
-          },
-          py::arg("groups"), Unlocked())
+          [](const Loop& self, const std::vector<std::map<std::string, double>>& groups,
+             std::optional<bool> is_last) { self->begin_backward(values_of(groups), is_last); },
+          py::arg("groups"), py::arg("is_last"), Unlocked())
       .def("begin_gradients", forward_to(&HookedLoop::begin_gradients), py::arg("unit"), Unlocked())
-      .def("send_gradients", forward_to(&HookedLoop::send_gradients), py::arg("unit"), Unlocked())
+      .def("send_gradients", forward_to(&HookedLoop::send_gradients), py::arg("unit"),
+           py::arg("awaited"), Unlocked())
       .def("add_loss", forward_to(&HookedLoop::add_loss), py::arg("loss"), Unlocked())
       .def("end_micro_batch", forward_to(&HookedLoop::end_micro_batch), Unlocked())
       .def("forget_gradients", forward_to(&HookedLoop::forget_gradients), Unlocked())

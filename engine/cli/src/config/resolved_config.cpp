@@ -247,6 +247,7 @@ void add_sluice(const config::TrainConfig& config, Values& values) {
   values.emplace_back("sluice.cache_bytes", budget(sluice.cache_bytes));
   values.emplace_back("sluice.speculative_bytes", budget(sluice.updates.speculative_bytes));
   values.emplace_back("sluice.gpu_updates", sluice.updates.on_gpu);
+  values.emplace_back("sluice.optimizer_in_backward", sluice.updates.in_backward);
   values.emplace_back("sluice.overlap", sluice.overlap);
   values.emplace_back("sluice.micro_batches_per_pass", or_auto(sluice.passes.each));
   values.emplace_back("sluice.last_pass_micro_batches", or_auto(sluice.passes.last));

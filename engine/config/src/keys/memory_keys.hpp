@@ -286,6 +286,15 @@ inline constexpr KeyInfo kMemoryKeys[] = {
     {"sluice.gpu_updates", "", "bool", "false", Fate::honoured,
      "a GPU updates part of the units whose weights are at home there and whose states are in host "
      "memory; the cores update the rest meanwhile"},
+    {"sluice.optimizer_in_backward",
+     "",
+     "bool",
+     "false",
+     Fate::honoured,
+     "in loops of one's own: each unit is updated in the backward that completes its gradient, not "
+     "by step(), so its gradient takes no memory until then; without gradient_clipping and fp16",
+     {},
+     "optimizer_in_bwd, update_in_backward"},
     {"sluice.activations", "", "one of auto, keep, recompute, offload", "\"auto\"", Fate::honoured,
      "activations of a unit until its backward: kept as far as the device budget goes (auto), all "
      "kept, recomputed, or recomputed from inputs in host memory (offload)"},

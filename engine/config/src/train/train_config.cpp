@@ -225,6 +225,17 @@ void check_passes(Checker& checker, const TrainConfig& config) {
                                  std::to_string(*passes.each));
 }
 
+void check_updates(Checker& checker, const TrainConfig& config) {
+  constexpr const char* kPath = "sluice.optimizer_in_backward";
+  if (!config.sluice.updates.in_backward || !config.updates_need_all_gradients()) return;
+  checker.add_problem(
+      kPath, config.gradient_clipping > 0
+                 ? "gradient_clipping needs the norm of all gradients before the first update: set "
+                   "it to 0 (max_grad_norm in the Trainer), or leave this key out"
+                 : "fp16 skips a step whose gradients overflow, so no update begins before all "
+                   "gradients are there: use bf16, or leave this key out");
+}
+
 struct Text {
   std::string text;
   std::string shown_path;
@@ -244,6 +255,7 @@ void read_sections_of_sluice(Checker& checker, TrainConfig& config) {
   read_groups(checker, config);
   check_master(checker, config);
   check_passes(checker, config);
+  check_updates(checker, config);
   check_directories(checker, config);
   checker.throw_if_wrong();
 }

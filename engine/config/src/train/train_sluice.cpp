@@ -184,6 +184,7 @@ void read_sluice(Checker& checker, SluiceConfig& sluice) {
   read_spare(checker, "sluice.cache_bytes", sluice.cache_bytes);
   read_spare(checker, "sluice.speculative_bytes", sluice.updates.speculative_bytes);
   checker.read("sluice.gpu_updates", sluice.updates.on_gpu);
+  checker.read("sluice.optimizer_in_backward", sluice.updates.in_backward);
   const Json::Value* threads = checker.find("sluice.threads");
   if (checker.is_null("sluice.threads") || (threads != nullptr && !threads->isObject()))
     sluice.threads = {};

@@ -61,6 +61,8 @@ std::uint64_t ring_bytes(const Plan& plan, const RingSizes& rings) {
 // the gradients wait in a home of their own.
 std::vector<bool> are_borrowed_from(const Plan& plan) {
   std::vector<bool> borrowed(plan.layouts.size(), false);
+  for (std::size_t u = 0; u < plan.own.backwards.size(); ++u)
+    borrowed[u] = plan.own.backwards[u] > 1;
   for (const zero::UnitLayout& layout : plan.layouts)
     for (const auto& from : layout.borrowed) borrowed[from.unit] = true;
   return borrowed;

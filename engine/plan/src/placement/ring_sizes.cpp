@@ -78,6 +78,12 @@ int wanted_tiles(const Plan& plan, std::uint64_t elements) {
   return static_cast<int>(std::min<std::uint64_t>(2 * in_flight, 64)) + computed;
 }
 
+// Between micro-batches, a user's loop keeps the sums of all units.
+bool shares_gradient_slots(const Plan& plan) {
+  return plan.updates_in_backward() &&
+         !(plan.own_loop() && plan.config.gradient_accumulation_steps > 1);
+}
+
 std::string raised(const char* key, std::uint64_t asked, const std::string& used) {
   return std::string(key) + ": " + std::to_string(asked) + " asked for, " + used;
 }
@@ -129,9 +135,7 @@ std::uint64_t bytes_for_small_tiles(const Plan& plan) {
 
 RingSizes first_ring_sizes(const Plan& plan, std::vector<RingSizes> ladder) {
   for (RingSizes& rings : ladder) {
-    // A step of the user's own loop updates all units at once, so it needs all gradients as well.
-    if (!plan.config.updates_need_all_gradients() && !plan.own_loop())
-      rings.gradient_slots = kLeastGradientSlots;
+    if (shares_gradient_slots(plan)) rings.gradient_slots = kLeastGradientSlots;
     const std::uint64_t both =
         static_cast<std::uint64_t>(rings.update_tiles) * rings.update_tile_elements * 16 +
         2 * static_cast<std::uint64_t>(rings.mover_tiles) * rings.mover_tile_bytes;

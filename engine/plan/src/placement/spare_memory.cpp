@@ -116,8 +116,10 @@ std::uint64_t add_read_ahead(Plan& plan, std::uint64_t room_bytes) {
 // Empty, or why no update of the plan has anything to begin before.
 std::string why_no_second_states(const Plan& plan, std::uint64_t state_bytes) {
   if (!plan.config.sluice.overlap) return "overlap is off";
-  if (!plan.config.updates_need_all_gradients() && !plan.own_loop())
-    return "without gradient_clipping and fp16, no update waits for a norm";
+  if (plan.updates_in_backward()) {
+    return plan.own_loop() ? "with optimizer_in_backward no update waits for step()"
+                           : "without gradient_clipping and fp16, no update waits for a norm";
+  }
   if (state_bytes == 0) return "no optimizer states are in host memory";
   return "";
 }

@@ -73,8 +73,9 @@ std::string second_states_text(const Plan& plan) {
 void add_homes(Plan& plan) {
   const std::uint64_t hidden = pool_bytes(plan.unit_input_bytes());
   PlanRow weights{"weights", std::string(name_of(plan.compute_dtype)), {}};
-  const bool wait = plan.config.updates_need_all_gradients() || plan.own_loop();
-  PlanRow gradients{"gradients", wait ? "waiting for the norm" : "waiting for their update", {}};
+  const bool begin_early = plan.updates_in_backward();
+  PlanRow gradients{
+      "gradients", begin_early ? "waiting for their update" : "waiting for the norm", {}};
   if (plan.gradients_summed_on_device())
     gradients.note = "summed over " + std::to_string(plan.passes()) + " passes";
   if (plan.config.gradient_dtype() != plan.compute_dtype)

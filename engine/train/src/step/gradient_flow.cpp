@@ -11,6 +11,7 @@
 #include "device/tensor_bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/error_of.hpp"
+#include "sluice/base/text.hpp"
 #include "update/optimizer_tile.hpp"
 
 namespace sluice::train {
@@ -31,6 +32,7 @@ void GradientFlow::begin_step() {
   std::fill(squared_norms_.begin(), squared_norms_.end(), 0.0);
   std::fill(non_finite_.begin(), non_finite_.end(), std::string());
   immediate_.reset();
+  has_updated_ = false;
   ranks_agree_on_checks_ = false;
   speculative_.reset();
 }
@@ -160,16 +162,16 @@ void GradientFlow::found_non_finite(std::size_t unit, const std::string& name) {
   const bool known = !non_finite().empty();
   non_finite_[unit] = name;
   if (known || !immediate_) return;
-  const bool first = unit + 1 == plan_.layouts.size();
-  if (!first) {
-    throw Error(
-        "the gradient of " + name +
-        " is not finite. Without gradient_clipping each update begins when its gradient "
-        "arrives, and later layers are already updated, so this step cannot be skipped. To have "
-        "such steps skipped, set gradient_clipping (1e9 clips nothing). " +
-        remaining_state(plan_, resources_.files.store.get()));
+  if (has_updated_) {
+    const bool own = plan_.own_loop();
+    throw Error("the gradient of " + name + " is not finite. " +
+                (own ? "With optimizer_in_backward" : "Without gradient_clipping") +
+                " each update begins when its gradient arrives, and later layers are already "
+                "updated, so this step cannot be skipped. To have such steps skipped, " +
+                (own ? "leave that key out. " : "set gradient_clipping (1e9 clips nothing). ") +
+                remaining_state(plan_, resources_.files.store.get()));
   }
-  immediate_.reset();  // no unit has been updated yet
+  immediate_.reset();
 }
 
 std::string GradientFlow::non_finite() const {
@@ -194,6 +196,20 @@ double GradientFlow::squared_norm() const {
   return std::accumulate(squared_norms_.rbegin(), squared_norms_.rend(), 0.0);
 }
 
+// Throws where no update will free a slot. A unit that is called several times keeps its own.
+void GradientFlow::check_slots(std::size_t unit) const {
+  std::vector<std::string> held;
+  for (std::size_t u = 0; u < slots_.size(); ++u) {
+    if (slots_[u]) held.push_back(plan_.layouts[u].name);
+  }
+  SLUICE_CHECK(held.size() < static_cast<std::size_t>(plan_.rings.gradient_slots),
+               "the gradient of unit " + plan_.layouts[unit].name + " has no room: with " +
+                   "optimizer_in_backward there are " + std::to_string(held.size()) +
+                   " slots, and those of " + join(held, " and ") +
+                   " wait for another backward of their unit. Leave that key out, and each unit "
+                   "has memory for its gradient");
+}
+
 // Gives a unit whose gradients use slots a free one as their home, unless it has one; waits for the
 // update that frees one.
 void GradientFlow::lend_home(std::size_t unit) {
@@ -203,6 +219,7 @@ void GradientFlow::lend_home(std::size_t unit) {
   if (!slot) {
     // A gradient that has arrived holds its slot until its update, which finish_moves() begins.
     finish_moves();
+    check_slots(unit);
     const auto begin = std::chrono::steady_clock::now();
     slot = slots.acquire();
     const auto end = std::chrono::steady_clock::now();
@@ -222,12 +239,14 @@ void GradientFlow::finish_front() {
   moves_.pop_front();
   for (std::size_t i = 0; i < counted; ++i) finish_check(units[i]);
   if (immediate_) {
-    begin_update(units.front(), *immediate_);
-  } else if (slots_[units.front()]) {
-    forget(units.front());  // the step will be skipped, and other units need the slot
-  } else {
-    for (const std::size_t unit : complete) begin_speculative_update(unit);
+    for (const std::size_t unit : complete) begin_update(unit, *immediate_);
+    has_updated_ = has_updated_ || !complete.empty();
+    return;
   }
+  for (const std::size_t unit : units) {
+    if (slots_[unit]) forget(unit);  // the step will be skipped, and other units need the slot
+  }
+  for (const std::size_t unit : complete) begin_speculative_update(unit);
 }
 
 void GradientFlow::begin_speculative_update(std::size_t unit) {
@@ -307,6 +326,21 @@ void GradientFlow::begin_updates(const UpdateSettings& asked) {
     if (!plan_.units[u].frozen) begin_update(u, settings);
   }
   clipped_ = settings.step.gradient_factor != unclipped_factor_;
+}
+
+std::vector<std::size_t> GradientFlow::begin_waiting_updates() {
+  std::vector<std::size_t> begun;
+  finish_moves();
+  if (!immediate_) return begun;
+  UpdateSettings settings = *immediate_;
+  settings.after = resources_.device->mark_compute();  // as in begin_updates()
+  for (std::size_t u = 0; u < resources_.units.size(); ++u) {
+    if (resources_.units[u]->gradient_state() != zero::GradientState::waiting) continue;
+    begin_update(u, settings);
+    has_updated_ = true;
+    begun.push_back(u);
+  }
+  return begun;
 }
 
 void GradientFlow::finish_states(std::size_t unit, zero::GatherStall& stall) {

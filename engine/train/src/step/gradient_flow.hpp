@@ -51,9 +51,9 @@ class GradientFlow {
   void begin(const std::vector<std::size_t>& units);
   // Starts moving the buffers home. The first `counted` units replace their earlier share of the
   // norm. The gradients of `complete`, which are some of these, are expected to change no more in
-  // this step. When updating immediately, only units[0] is counted; its gradient must be final.
-  // Where a counted gradient is non-finite and updates of this step have begun, the call that waits
-  // for the move throws Error.
+  // this step; when updating immediately, they must not. Where a counted gradient is non-finite and
+  // a unit has been updated in this step, the call that waits for the move throws Error. Before,
+  // no update begins any more, and slots are free for other gradients: the step will be skipped.
   void send(const std::vector<std::size_t>& units, std::size_t counted,
             const std::vector<std::size_t>& complete = {});
   // begin() and send() for a unit and the units that it borrows parameters from. The unit's own
@@ -70,6 +70,9 @@ class GradientFlow {
 
   // Begins the update of every unit that trains, in forward order. Not after update_immediately().
   void begin_updates(const UpdateSettings& settings);
+  // After update_immediately(): begins the updates of all gradients that wait at home. Returns
+  // their units.
+  std::vector<std::size_t> begin_waiting_updates();
   // Blocks until every update that was begun has ended, also after an error; throws the first
   // error. Adds the wait to `stall`.
   void finish_updates(zero::GatherStall& stall);
@@ -87,6 +90,12 @@ class GradientFlow {
   std::string non_finite() const;
   // Whether updates of this step begin as gradients arrive; speculative updates do not count.
   bool updates_begun() const { return immediate_.has_value(); }
+  // Whether they have the bits that these settings give.
+  bool updates_as(const UpdateSettings& settings) const {
+    return immediate_ && immediate_->updates_as(settings);
+  }
+  // Whether a unit has been updated so.
+  bool has_updated() const { return has_updated_; }
   // Seconds that the calling thread waited for gradients to leave the device.
   double stall_seconds() const { return stall_seconds_; }
   // Seconds that it waited for updates: for a gradient slot, and without overlap for all of them.
@@ -112,6 +121,7 @@ class GradientFlow {
   // they are in a file.
   std::string first_non_finite_at_home(std::size_t unit) const;
   std::uint64_t gradient_shard_bytes(std::size_t unit) const;  // of this rank
+  void check_slots(std::size_t unit) const;
   void lend_home(std::size_t unit);
   void forget(std::size_t unit);
   void finish_front();
@@ -129,6 +139,7 @@ class GradientFlow {
   std::vector<std::string> non_finite_;  // by unit: empty, or the parameter
   std::vector<Ticket> states_;  // by unit: the part of its update after its weights are current
   std::optional<UpdateSettings> immediate_;  // set: updates begin as gradients arrive
+  bool has_updated_ = false;                 // one of them has begun
   // Set: updates begin as gradients arrive, where there are second states.
   std::optional<UpdateSettings> speculative_;
   double loss_scale_ = 1;       // times the divisor of sums over ranks

@@ -1,7 +1,10 @@
 #include "update/update_settings.hpp"
 
 #include <algorithm>
+#include <string>
+#include <variant>
 
+#include "sluice/base/error.hpp"
 #include "sluice/config/lr_schedule.hpp"
 
 namespace sluice::train {
@@ -44,6 +47,22 @@ cpu_adam::OptimizerConfig config_without_rate(const config::OptimizerConfig& opt
   return adam_config(optimizer);
 }
 
+void set_values(const GroupValues& values, cpu_adam::OptimizerConfig& optimizer) {
+  std::visit(
+      [&](auto& of) {
+        of.learning_rate = values.learning_rate;
+        of.weight_decay = values.weight_decay;
+        if constexpr (requires { of.beta1; }) of.beta1 = values.beta1.value_or(of.beta1);
+        if constexpr (requires { of.beta2; }) of.beta2 = values.beta2.value_or(of.beta2);
+        if constexpr (requires { of.epsilon; }) of.epsilon = values.eps.value_or(of.epsilon);
+        if constexpr (requires { of.momentum; })
+          of.momentum = values.momentum.value_or(of.momentum);
+        if constexpr (requires { of.dampening; })
+          of.dampening = values.dampening.value_or(of.dampening);
+      },
+      optimizer);
+}
+
 }  // namespace
 
 cpu_adam::OptimizerConfig kernel_config(const config::OptimizerConfig& optimizer,
@@ -73,6 +92,14 @@ UpdateSettings settings_of_update(const plan::Plan& plan, std::int64_t update, d
 float gradient_factor(double max_norm, double norm, double divisor) {
   const double clip = max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
   return static_cast<float>(clip / divisor);
+}
+
+void set_values(const std::vector<GroupValues>& groups, UpdateSettings& update) {
+  if (groups.empty()) return;
+  SLUICE_CHECK(groups.size() == update.groups.size(), "values of " + std::to_string(groups.size()) +
+                                                          " parameter groups, and the plan has " +
+                                                          std::to_string(update.groups.size()));
+  for (std::size_t i = 0; i < groups.size(); ++i) set_values(groups[i], update.groups[i]);
 }
 
 }  // namespace sluice::train

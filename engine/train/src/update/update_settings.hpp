@@ -9,6 +9,7 @@
 #include "sluice/cpu_adam/optimizer.hpp"
 #include "sluice/offload/device.hpp"
 #include "sluice/plan/plan.hpp"
+#include "sluice/train/hooked_loop.hpp"
 
 namespace sluice::train {
 
@@ -37,6 +38,10 @@ cpu_adam::OptimizerConfig kernel_config(const config::OptimizerConfig& optimizer
 // stochastic rounding with the configuration's seed. A group with a rate of its own has `rate`
 // times its rate over that of the configuration.
 UpdateSettings settings_of_update(const plan::Plan& plan, std::int64_t update, double rate);
+
+// The values that a caller gives for its parameter groups, in place of the configuration's; an
+// empty list changes nothing. Throws InvalidArgument for another number of groups.
+void set_values(const std::vector<GroupValues>& groups, UpdateSettings& update);
 
 // Factor for each gradient element: divides by `divisor`, the loss scale times the divisor of sums
 // over ranks (TrainConfig::divisor_of_sum), and clips. `norm`: global norm of the gradients divided

@@ -113,20 +113,29 @@ void HookedLoop::load_failed(const std::string& directory) {
   core_->load_failed(directory);
 }
 
-void HookedLoop::begin_backward(const std::vector<GroupValues>& groups) {
-  core_->begin_backward(groups);
+void HookedLoop::begin_backward(const std::vector<GroupValues>& groups,
+                                std::optional<bool> is_last) {
+  core_->begin_backward(groups, is_last);
 }
 
 bool HookedLoop::speculates() const {
   return core_->speculates();
 }
 
+bool HookedLoop::updates_in_backward() const {
+  return core_->updates_in_backward();
+}
+
+bool HookedLoop::updates_begun() const {
+  return core_->updates_begun();
+}
+
 void HookedLoop::begin_gradients(std::size_t unit) {
   core_->begin_gradients(unit);
 }
 
-void HookedLoop::send_gradients(std::size_t unit) {
-  core_->send_gradients(unit);
+void HookedLoop::send_gradients(std::size_t unit, const std::vector<std::size_t>& awaited) {
+  core_->send_gradients(unit, awaited);
 }
 
 void HookedLoop::add_loss(const torch::Tensor& loss) {

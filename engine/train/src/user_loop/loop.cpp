@@ -66,6 +66,8 @@ std::size_t Loop::add_unit(OwnUnit unit) {
 
 void Loop::initialize() {
   core_.initialize();
+  for (std::size_t unit = 0; unit < core_.units().size(); ++unit)
+    calls_.push_back(std::make_shared<char>());
   forks_ = fork_count();
   std::optional<std::uint64_t> room = core_.plan().budget.device_bytes;
   const auto& gpu = core_.plan().device.gpu;
@@ -127,6 +129,7 @@ UnitCall Loop::describe(std::size_t unit, const Tensors& inputs) {
   call.owner = weak_from_this();
   call.unit = unit;
   call.weights_version = core_.weights_version();
+  call.awaited = calls_[unit];
   call.training_mode = core_.units()[unit].module->is_training();
   for (const Tensor& param : core_.units()[unit].module->parameters())
     call.trained.push_back(param.requires_grad());
@@ -272,8 +275,18 @@ Tensors Loop::backward_of(UnitCall& call, const Tensors& gradients) {
     }
   }
   writes.refuse();  // by hooks on gradients
-  core_.send_gradients(call.unit);
+  call.awaited.reset();
+  core_.send_gradients(call.unit, awaited_units());
   return results;
+}
+
+// Units with calls in a graph that have had no backward.
+std::vector<std::size_t> Loop::awaited_units() const {
+  std::vector<std::size_t> units;
+  for (std::size_t unit = 0; unit < calls_.size(); ++unit) {
+    if (calls_[unit].use_count() > 1) units.push_back(unit);
+  }
+  return units;
 }
 
 void Loop::backward(const Tensor& loss) {
@@ -295,8 +308,8 @@ void Loop::run_backward(const Tensor& loss) {
     SLUICE_CHECK(used.lock() != node,
                  "backward was called before on this loss, or on another output of the same call: "
                  "one backward takes them all, as of their sum");
-  core_.begin_backward();
   core_.add_loss(loss);
+  core_.begin_backward();
   used_.erase(
       std::remove_if(used_.begin(), used_.end(), [](const auto& used) { return used.expired(); }),
       used_.end());

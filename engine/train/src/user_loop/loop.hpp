@@ -62,6 +62,7 @@ class Loop final : public UnitBackward, public std::enable_shared_from_this<Loop
   Tensors visible(const Tensors& outputs) const;
   void check_call(const UnitCall& call) const;
   UnitGraph graph_of(UnitCall& call);
+  std::vector<std::size_t> awaited_units() const;
   void run_backward(const torch::Tensor& loss);
 
   enum class Doing { nothing, unit, backward, unit_in_backward };
@@ -73,6 +74,8 @@ class Loop final : public UnitBackward, public std::enable_shared_from_this<Loop
   bool ended_ = false;                                      // the modules have their weights again
   std::int64_t units_ran_ = 0;                              // in this backward
   std::vector<std::weak_ptr<torch::autograd::Node>> used_;  // losses that had their backward
+  // By unit: shared with its calls that are in a graph and have had no backward.
+  std::vector<std::shared_ptr<char>> calls_;
   std::uint64_t recomputed_calls_ = 0;
 };
 

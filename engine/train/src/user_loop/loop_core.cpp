@@ -21,34 +21,6 @@ namespace sluice::train {
 
 using torch::Tensor;
 
-namespace {
-
-void set_values(const GroupValues& values, cpu_adam::OptimizerConfig& optimizer) {
-  std::visit(
-      [&](auto& of) {
-        of.learning_rate = values.learning_rate;
-        of.weight_decay = values.weight_decay;
-        if constexpr (requires { of.beta1; }) of.beta1 = values.beta1.value_or(of.beta1);
-        if constexpr (requires { of.beta2; }) of.beta2 = values.beta2.value_or(of.beta2);
-        if constexpr (requires { of.epsilon; }) of.epsilon = values.eps.value_or(of.epsilon);
-        if constexpr (requires { of.momentum; })
-          of.momentum = values.momentum.value_or(of.momentum);
-        if constexpr (requires { of.dampening; })
-          of.dampening = values.dampening.value_or(of.dampening);
-      },
-      optimizer);
-}
-
-void set_groups(const std::vector<GroupValues>& groups, UpdateSettings& update) {
-  if (groups.empty()) return;
-  SLUICE_CHECK(groups.size() == update.groups.size(), "values of " + std::to_string(groups.size()) +
-                                                          " parameter groups, and the plan has " +
-                                                          std::to_string(update.groups.size()));
-  for (std::size_t i = 0; i < groups.size(); ++i) set_values(groups[i], update.groups[i]);
-}
-
-}  // namespace
-
 std::size_t LoopCore::add_unit(OwnUnit unit) {
   SLUICE_CHECK(!resources_, "unit " + unit.name + " is added after initialize()");
   return units_.add(std::move(unit));
@@ -66,6 +38,11 @@ torch::Device LoopCore::device() const {
 
 void LoopCore::check_whole() const {
   SLUICE_CHECK(resources_ != nullptr, "call initialize() first");
+  if (half_updated_ > 0)
+    throw Error("the backward of step " + std::to_string(half_updated_) +
+                " failed when some units had their updates already (optimizer_in_backward), so "
+                "weights and states are a mix of two steps: load a checkpoint before anything "
+                "else, or end the script and resume");
   if (failed_load_.empty()) return;
   throw StorageError(failed_load_,
                      "was loaded in part only, so weights and states are a mix of two steps: load "
@@ -102,30 +79,51 @@ void LoopCore::leave(std::size_t unit) {
   order_->leave(gathers);
 }
 
-void LoopCore::show(std::size_t unit) {
-  enter(unit, Pass::evaluation);
-  units_.mark_shown(unit, 1);
-}
-
-void LoopCore::hide(std::size_t unit) {
-  const c10::InferenceMode ordinary(false);
-  const OutsideBudget outside;
-  // There may be no memory for the copies. The unit is left all the same, else no step could end.
-  const std::exception_ptr error = error_of([&] { units_.keep_aliases(unit); });
-  units_.mark_shown(unit, -1);
-  leave(unit);
-  if (error) std::rethrow_exception(error);
-}
-
-void LoopCore::begin_backward(const std::vector<GroupValues>& groups) {
+void LoopCore::begin_backward(const std::vector<GroupValues>& groups, std::optional<bool> is_last) {
+  check_takes_backward();
   finish_step(false);
-  has_backward_ = true;
+  const bool is_first_call = !std::exchange(has_backward_, true);
   resources_->updater->expect_updates();
+  if (updates_in_backward()) {
+    const bool ends = is_last.value_or(micro_batches_ + 1 == config_.gradient_accumulation_steps);
+    if (is_first_call) choose_updates(groups, ends);
+  }
   if (!speculates()) return;
   try {
     speculate(update_with(groups));
   } catch (const InvalidArgument&) {  // end_step() throws it, if the values are still these
   }
+}
+
+bool LoopCore::updates_in_backward() const {
+  return plan().updates_in_backward();
+}
+
+// A backward after the one that has updated the units would add to gradients that are gone.
+void LoopCore::check_takes_backward() const {
+  SLUICE_CHECK(has_backward_ || !gradients_->updates_begun(),
+               "a backward after the last one of step " + std::to_string(progress_.step + 1) +
+                   ", which has updated the units (optimizer_in_backward): call step() first. "
+                   "Where a step has several backwards, gradient_accumulation_steps is their "
+                   "number");
+}
+
+// As StepRunner::choose_updates(). `ends`: this backward is the last one of the step.
+void LoopCore::choose_updates(const std::vector<GroupValues>& groups, bool ends) {
+  const UpdateSettings update = update_with(groups);
+  if (!ends) {
+    SLUICE_CHECK(plan_.rings.gradient_slots == 0,
+                 "optimizer_in_backward with gradient_accumulation_steps 1 has no room for "
+                 "gradients between backwards: a step of several (no_sync(), or a boundary that "
+                 "is set by hand) needs their number there");
+    return;
+  }
+  gradients_->finish_moves();  // the ranks' sums have the communicator of this thread
+  double so_far = loss_sum_.defined() ? loss_sum_.item<double>() : 0;
+  if (!gradients_->non_finite().empty()) so_far = std::numeric_limits<double>::quiet_NaN();
+  const bool is_known = loss_sum_.defined() || micro_batches_ > 0;
+  if (!is_known || is_finite_on_all_ranks(*resources_, so_far))
+    gradients_->update_immediately(update);
 }
 
 bool LoopCore::speculates() const {
@@ -143,6 +141,11 @@ void LoopCore::begin_gradients(std::size_t unit) {
   std::vector<std::size_t> begun;
   std::vector<std::size_t> without_buffer;
   for (const std::size_t layout : units_[unit].trains) {
+    SLUICE_CHECK(!completed_[layout],
+                 "another backward of unit " + units_[unit].name +
+                     " in a step that has updated it (optimizer_in_backward): a graph has one "
+                     "backward, and a unit that is computed again during backward is used once "
+                     "(use_reentrant=False allows more). Leave that key out otherwise");
     if (accumulating_[layout]++ > 0) continue;
     begun.push_back(layout);
     const zero::GradientState state = resources_->units[layout]->gradient_state();
@@ -155,7 +158,7 @@ void LoopCore::begin_gradients(std::size_t unit) {
     units_.bind_gradients(layout, resources_->units, config_.gradient_dtype());
 }
 
-void LoopCore::send_gradients(std::size_t unit) {
+void LoopCore::send_gradients(std::size_t unit, const std::vector<std::size_t>& awaited) {
   std::vector<std::size_t> ended;
   for (const std::size_t layout : units_[unit].trains) {
     if (--accumulating_[layout] > 0) continue;
@@ -167,8 +170,10 @@ void LoopCore::send_gradients(std::size_t unit) {
   std::erase_if(ended, [this](std::size_t layout) { return stays_on_device(layout); });
   if (ended.empty()) return;
   std::vector<std::size_t> complete;
-  std::ranges::copy_if(ended, std::back_inserter(complete),
-                       [this](std::size_t layout) { return is_complete(layout); });
+  std::ranges::copy_if(ended, std::back_inserter(complete), [&](std::size_t layout) {
+    return updates_in_backward() ? is_final(layout, awaited) : is_complete(layout);
+  });
+  for (const std::size_t layout : complete) completed_[layout] = gradients_->updates_begun();
   gradients_->send(ended, ended.size(), complete);
   gradients_->begin_arrived_updates();
 }
@@ -178,6 +183,16 @@ void LoopCore::send_gradients(std::size_t unit) {
 bool LoopCore::is_complete(std::size_t layout) const {
   return micro_batches_ + 1 == expected_micro_batches_ &&
          backwards_[layout] == std::max(expected_backwards_[layout], 1);
+}
+
+// Whether no unit will add to the layout's gradient in this step: none that uses it is `awaited`,
+// and all units that have it were there. Activations that are computed again in backward
+// (use_reentrant=True) make calls of which no graph tells before.
+bool LoopCore::is_final(std::size_t layout, const std::vector<std::size_t>& awaited) const {
+  if (backwards_[layout] < plan_.own.backwards[layout]) return false;
+  return std::ranges::none_of(awaited, [&](std::size_t unit) {
+    return std::ranges::count(units_[unit].trains, layout) > 0;
+  });
 }
 
 // Whether another backward of the step is expected to add to the layout's gradient on the device.
@@ -211,23 +226,39 @@ void LoopCore::end_micro_batch() {
 }
 
 void LoopCore::forget_gradients() {
-  gradients_->abandon();
-  gradients_->begin_step();
+  // After a backward that has updated the units, the step has its updates, and step() ends it.
+  if (gradients_->updates_begun() && !has_backward_) return leave_units();
+  drop_step();
+}
+
+void LoopCore::leave_units() {
   units_.unbind_passes();
   order_->restart(units_.shown());
   accumulating_.assign(plan_.layouts.size(), 0);
   std::fill(backwards_.begin(), backwards_.end(), 0);
+}
+
+void LoopCore::drop_step() {
+  if (gradients_->has_updated()) half_updated_ = progress_.step + 1;
+  gradients_->abandon();
+  leave_units();
+  begin_step();
   has_backward_ = false;
   micro_batches_ = 0;
   loss_sum_ = Tensor();
   ++drops_;
 }
 
+void LoopCore::begin_step() {
+  gradients_->begin_step();
+  completed_.assign(plan_.layouts.size(), false);
+}
+
 void LoopCore::drop_lost_gradients() {
   log(LogLevel::warn,
       "gradients were lost on their way to memory or to the drive: those of this step so far are "
       "dropped, and the next backward begins the step anew");
-  forget_gradients();
+  drop_step();
 }
 
 void LoopCore::finish_moves() {
@@ -240,18 +271,40 @@ double LoopCore::loss_factor() const {
 
 // A layout that no unit used in this step has a gradient of zero, as in DeepSpeed.
 void LoopCore::send_zero_gradients() {
+  const bool updated = gradients_->updates_begun();
   for (std::size_t l = 0; l < plan_.units.size(); ++l) {
-    if (plan_.units[l].frozen) continue;
+    if (plan_.units[l].frozen || completed_[l]) continue;
     if (resources_->units[l]->gradient_state() != zero::GradientState::none) continue;
     gradients_->begin({l});
-    gradients_->send({l}, 1);
+    gradients_->send({l}, 1, updated ? std::vector{l} : std::vector<std::size_t>());
   }
+}
+
+// What backward has left of the step's gradients goes home, and is updated where it began that.
+void LoopCore::complete_gradients(const UpdateSettings& update) {
+  const bool has_slots = plan_.rings.gradient_slots > 0;
+  if (has_slots && micro_batches_ == 0) gradients_->update_immediately(update);
+  send_sums();
+  for (const std::size_t layout : gradients_->begin_waiting_updates()) completed_[layout] = true;
+  expected_micro_batches_ = std::exchange(micro_batches_, 0);
+  // The slots have not kept the gradients of a step that will be skipped.
+  if (!has_slots || gradients_->updates_begun()) send_zero_gradients();
+  gradients_->finish_moves();
+}
+
+// Updates of this step that backward began have the values that the caller had then.
+void LoopCore::check_values(const UpdateSettings& update) const {
+  SLUICE_CHECK(!gradients_->updates_begun() || gradients_->updates_as(update),
+               "learning rates or other values of parameter groups have changed since the "
+               "backward of this step, which has updated the units with the values of before "
+               "(optimizer_in_backward): step the scheduler after the optimizer, and change "
+               "values between step() and backward");
 }
 
 // The next update with the caller's values. Throws InvalidArgument for one that no step can have.
 UpdateSettings LoopCore::update_with(const std::vector<GroupValues>& groups) const {
   UpdateSettings update = next_update(*resources_, progress_, /*ending=*/false);
-  set_groups(groups, update);
+  set_values(groups, update);
   for (const cpu_adam::OptimizerConfig& group : update.groups) cpu_adam::check_values(group);
   return update;
 }
@@ -264,17 +317,13 @@ StepResult LoopCore::end_step(const std::vector<GroupValues>& groups) {
   units_.check_trained();
   // Before anything of the step has happened, so the caller can mend its values and go on.
   const UpdateSettings update = update_with(groups);
+  check_values(update);
   open_lines();
   // A forward since the last backward may have gathered units ahead, which the updates change.
   order_->pause();
   finish_step(false);  // where no backward has come since the last step
   speculate(update);
-  drop_on_error([this] {
-    send_sums();
-    expected_micro_batches_ = std::exchange(micro_batches_, 0);
-    send_zero_gradients();
-    gradients_->finish_moves();
-  });
+  drop_on_error([&] { complete_gradients(update); });
   // Ranks disagree where one of them has dropped its gradients so far.
   const std::string counted = ", micro-batches: " + std::to_string(expected_micro_batches_);
   const double loss_scale = progress_.loss_scaler.scale();
@@ -284,7 +333,7 @@ StepResult LoopCore::end_step(const std::vector<GroupValues>& groups) {
   const BackwardResult backward =
       result_of_backward(*resources_, *gradients_, loss_sum.defined() ? loss_sum.item<double>() : 0,
                          loss_scale, counted);
-  gradients_->begin_step();
+  begin_step();
   StepResult result;
   result.step = progress_.step;
   result.loss = was_told_loss ? backward.loss : std::numeric_limits<double>::quiet_NaN();
@@ -298,7 +347,7 @@ StepResult LoopCore::end_step(const std::vector<GroupValues>& groups) {
   result.non_finite = backward.non_finite;
   const StepEnd end = train::end_step(config_, backward, update, *gradients_, progress_);
   if (!end.why_stop.empty()) {
-    forget_gradients();
+    drop_step();
     throw Error(end.why_stop);
   }
   result.step = progress_.step;

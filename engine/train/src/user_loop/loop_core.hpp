@@ -87,17 +87,22 @@ class LoopCore {
   void leave(std::size_t unit);
   void show(std::size_t unit);
   void hide(std::size_t unit);
-  void begin_backward(const std::vector<GroupValues>& groups = {});
+  void begin_backward(const std::vector<GroupValues>& groups = {},
+                      std::optional<bool> is_last = {});
   void begin_gradients(std::size_t unit);
-  void send_gradients(std::size_t unit);
+  void send_gradients(std::size_t unit, const std::vector<std::size_t>& awaited = {});
   void add_loss(const torch::Tensor& loss);
   void end_micro_batch();
   void forget_gradients();
   StepResult end_step(const std::vector<GroupValues>& groups = {});
-  // Whether updates may begin in the last backward of a step.
+  // Whether updates may begin in the last backward of a step, to be kept or dropped by end_step().
   bool speculates() const;
+  // Whether they begin there for good ("optimizer_in_backward").
+  bool updates_in_backward() const;
   // Whether a backward has begun that end_micro_batch() has not counted.
   bool has_backward() const { return has_backward_; }
+  // Whether the step in progress has updates that are there for good.
+  bool updates_begun() const { return gradients_ && gradients_->updates_begun(); }
   // Micro-batches whose gradients the step in progress has.
   std::int64_t micro_batches() const { return micro_batches_; }
   std::int64_t drops() const { return drops_; }
@@ -142,10 +147,20 @@ class LoopCore {
   void bring_in_frozen(std::size_t layout);
   UpdateSettings update_with(const std::vector<GroupValues>& groups) const;
   void speculate(const UpdateSettings& update);
+  void check_takes_backward() const;
+  void choose_updates(const std::vector<GroupValues>& groups, bool ends);
+  void check_values(const UpdateSettings& update) const;
+  void check_step_ended(const std::string& what) const;
   bool is_complete(std::size_t layout) const;
+  bool is_final(std::size_t layout, const std::vector<std::size_t>& awaited) const;
   bool stays_on_device(std::size_t layout) const;
   void send_sums();
   void send_zero_gradients();
+  void complete_gradients(const UpdateSettings& update);
+  void begin_step();
+  void leave_units();
+  // Drops the gradients of the step so far. What it has updated stays.
+  void drop_step();
   // `work` moves gradients: where it throws, some are lost, so those of the step so far are
   // dropped.
   template <typename Work>
@@ -196,6 +211,7 @@ class LoopCore {
   std::vector<int> accumulating_;            // by layout: units between begin_ and send_gradients()
   std::vector<int> backwards_;               // by layout: that this micro-batch has had
   std::vector<int> expected_backwards_;      // of this one: as many as the one before had
+  std::vector<bool> completed_;              // by layout: this step's backward has its update
   bool has_backward_ = false;                // since the last end_micro_batch()
   std::int64_t micro_batches_ = 0;           // that this step has had
   std::int64_t expected_micro_batches_ = 1;  // of this step: as many as the step before had
@@ -210,6 +226,8 @@ class LoopCore {
   std::unique_ptr<StepLines> lines_;  // of rank 0, from the first step on
   // Set while the weights and states are a mix, because load_checkpoint() failed on the way: why.
   std::string failed_load_;
+  // Above 0 while they are, because the backward of this step failed after some of its updates.
+  std::int64_t half_updated_ = 0;
   std::string loaded_from_;
 };
 

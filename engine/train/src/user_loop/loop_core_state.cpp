@@ -131,7 +131,7 @@ void LoopCore::initialize() {
   }
   checkpoints_ = std::make_unique<CheckpointWriter>(*resources_);
   gradients_ = std::make_unique<GradientFlow>(*resources_);
-  gradients_->begin_step();
+  begin_step();
   order_ = std::make_unique<UnitOrder>(*resources_->prefetcher);
   accumulating_.assign(plan_.layouts.size(), 0);
   last_.step = saved_step_ = progress_.step;
@@ -234,10 +234,20 @@ void LoopCore::load_failed(const std::string& directory) {
   failed_load_ = directory;
 }
 
+// Updates of a step that backward began are in the states, which no commit has as that step.
+void LoopCore::check_step_ended(const std::string& what) const {
+  SLUICE_CHECK(!gradients_->updates_begun(),
+               what + " comes after step(): the backward of step " +
+                   std::to_string(progress_.step + 1) +
+                   " has updated units (optimizer_in_backward), and the step has not ended");
+}
+
 void LoopCore::finish() {
-  check_whole();
+  const bool is_half = half_updated_ > 0 && options_.scratch;  // nothing is to be committed
+  if (!is_half) check_whole();
+  if (!options_.scratch) check_step_ended("the end of training");
   order_->pause();
-  finish_step(true);
+  is_half ? gradients_->finish_updates(gather_stall_) : finish_step(true);
   // Reductions of a step that has not ended use the communicator of this thread.
   const std::exception_ptr lost = error_of([this] { finish_moves(); });
   if (!options_.scratch) close_swap(*resources_);
@@ -257,6 +267,7 @@ bool LoopCore::has_unsaved_steps() const {
 
 void LoopCore::save_checkpoint(const std::string& directory) {
   check_whole();
+  check_step_ended("a checkpoint");
   order_->pause();
   finish_step(false);
   finish_moves();  // their reductions use the communicator of this thread
@@ -312,11 +323,12 @@ bool LoopCore::has_failed_update(const std::function<void()>& work) {
 // The checkpoint replaces what an update that failed left; other failures are the caller's. After a
 // load or an update that failed the weights and states are a mix, so no step is committed.
 void LoopCore::end_step_before_load() {
-  forget_gradients();
+  drop_step();
   bool is_mixed = has_failed_update([&] { gradients_->finish_updates(gather_stall_); });
   // A load may have failed here alone, as by a signal behind it.
+  const std::string mixed = half_updated_ > 0 ? "a backward" : failed_load_;
   for (const std::string& failed :
-       models::gather_texts(*resources_->communicator, failed_load_, "loads that have failed"))
+       models::gather_texts(*resources_->communicator, mixed, "what has failed on the way"))
     is_mixed = is_mixed || !failed.empty();
   if (!is_mixed) has_failed_update([&] { finish_step(false); });
   updates_running_ = false;
@@ -347,6 +359,7 @@ std::int64_t LoopCore::load_checkpoint(const RunSource& source) {
     throw;
   }
   failed_load_.clear();
+  half_updated_ = 0;
   loaded_from_ = source.directory;
   lines_.reset();
   ++weights_version_;

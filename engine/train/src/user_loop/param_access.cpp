@@ -7,6 +7,7 @@
 
 #include "device/tensor_bytes.hpp"
 #include "sluice/base/error.hpp"
+#include "sluice/base/error_of.hpp"
 #include "sluice/models/bound_params.hpp"
 #include "sluice/train/outside_budget.hpp"
 #include "user_loop/loop_core.hpp"
@@ -242,6 +243,21 @@ void LoopCore::set_states(const NamedTensors& values, std::optional<std::size_t>
   }
 }
 
+void LoopCore::show(std::size_t unit) {
+  enter(unit, Pass::evaluation);
+  units_.mark_shown(unit, 1);
+}
+
+void LoopCore::hide(std::size_t unit) {
+  const c10::InferenceMode ordinary(false);
+  const OutsideBudget outside;
+  // There may be no memory for the copies. The unit is left all the same, else no step could end.
+  const std::exception_ptr error = error_of([&] { units_.keep_aliases(unit); });
+  units_.mark_shown(unit, -1);
+  leave(unit);
+  if (error) std::rethrow_exception(error);
+}
+
 // The gradient of the step so far comes to the device, and goes home again, unless it stays there
 // for the next micro-batch.
 void LoopCore::show_gradient(const std::string& name, Access access,
@@ -249,6 +265,10 @@ void LoopCore::show_gradient(const std::string& name, Access access,
   const ParamPlace place = units_.find(name);
   const zero::ParamLayout& param = begin_access(place, access);
   check_stream();
+  SLUICE_CHECK(!completed_[place.layout],
+               "the gradient of " + name +
+                   " is gone: its backward has updated the unit (optimizer_in_backward). Leave "
+                   "that key out to see gradients");
   const zero::ShardedUnit& unit = *resources_->units[place.layout];
   const bool stays = unit.gradient_state() == zero::GradientState::accumulating;
   if (!stays && unit.gradient_state() != zero::GradientState::waiting) return;

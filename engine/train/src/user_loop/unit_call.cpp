@@ -33,6 +33,7 @@ class UnitNode final : public torch::autograd::Node {
   void release_variables() override {
     call_.inputs.clear();
     call_.saved = {};
+    call_.awaited.reset();
     call_.used = true;
   }
   std::string name() const override { return "SluiceUnit"; }

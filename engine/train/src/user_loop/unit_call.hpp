@@ -70,6 +70,7 @@ struct UnitCall {
   std::vector<bool> trained;             // by parameter of the module: requires a gradient
   ComputeState compute_state;            // before the call; set when it runs again
   UnitGraph saved;                       // empty: the unit runs again
+  std::shared_ptr<char> awaited;         // Loop's, of the unit, until the backward
   bool used = false;
 };
 

@@ -64,6 +64,7 @@ class Backwards:
                 if parameter.requires_grad:
                     self._states_of.setdefault(parameter, []).append(state)
         self._trained = list(self._states_of.items())
+        self._sharing = [{each for parameter in state.parameters for each in self._states_of.get(parameter, ())} for state in states]
         with torch._C.DisableTorchFunctionSubclass():
             self._handles = [
                 parameter.register_hook(functools.partial(_before_gradient, weakref.ref(self), number))  # type: ignore[no-untyped-call]
@@ -75,6 +76,16 @@ class Backwards:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+
+    def await_call(self, call: Call) -> None:
+        """A forward begins whose graph may have a backward. One inside a backward, whose activations are computed again, is of that."""
+        if self._loop.updates_in_backward and not self.is_on():
+            call.state.awaited.add(call)
+
+    def _awaited(self, state: State) -> list[int]:
+        """Units that share a parameter with ``state``, itself included, whose graphs may have another backward in this step."""
+        version = self._loop.weights_version
+        return [each.index for each in self._sharing[state.index] if any(call.weights_version == version for call in each.awaited)]
 
     def begin_call(self, call: Call, gradient: torch.Tensor) -> None:
         """The hook on outputs of a call: gathers its unit, at the first of them."""
@@ -96,6 +107,7 @@ class Backwards:
             return
         call.is_open = False
         self._open.remove(call)
+        call.state.awaited.discard(call)
         self.close_state(call.state)
 
     def open_state(self, state: State) -> None:
@@ -111,7 +123,7 @@ class Backwards:
         state.open_calls -= 1
         if state.open_calls == 0:
             lost = state.writes.lost(state.writes_before, "backward")
-            self._loop.send_gradients(state.index)
+            self._loop.send_gradients(state.index, self._awaited(state))
             self._loop.leave(state.index)
             refuse(lost)
 
@@ -163,7 +175,7 @@ class Backwards:
             return
         if not self._loop.is_scaled and self._loop.loss_scale != 1 and any(map(_accumulates, self._states_of)):
             self._loop.micro_batches.has_unscaled_gradients = True
-        self._loop.begin_backward()
+        self._loop.begin_backward(is_whole=self.by_layers)
 
     def note_begun(self) -> bool:
         """Notes that a backward runs. Returns whether this is the first call in it."""

@@ -181,6 +181,8 @@ class Hooks:
         state.is_borrowed = True
         call = Call(state, self.loop.weights_version)
         call.writes_before = state.writes.count()
+        if torch.is_grad_enabled():
+            self._backwards.await_call(call)
         self._borrowed.append(call)
         self._is_changing = False
 
@@ -205,6 +207,7 @@ class Hooks:
         self._is_changing = False
         if not graded:
             return None
+        self._backwards.await_call(call)
         call.inputs = Inputs(args, kwargs)
         return call.inputs.mark(args, kwargs, functools.partial(self._backwards.close, call))
 
@@ -273,7 +276,7 @@ class Hooks:
     def opened(self, unit: int) -> Iterator[None]:
         """A unit is gathered once for the backwards inside, and sends its gradients once."""
         state = self._states[unit]
-        self.loop.begin_backward()
+        self.loop.begin_backward(is_whole=True)
         self._backwards.open_state(state)
         yield
         self._backwards.close_state(state)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 from ..units import Unit
 from .inputs import Inputs
 from .writes import Writes
@@ -10,7 +12,7 @@ from .writes import Writes
 class Call:
     """One forward of a unit, from the first gradient of its outputs to the gradients of its inputs."""
 
-    __slots__ = ("has_entered", "inputs", "is_open", "state", "weights_version", "writes_before")
+    __slots__ = ("__weakref__", "has_entered", "inputs", "is_open", "state", "weights_version", "writes_before")
 
     def __init__(self, state: State, weights_version: int) -> None:
         self.state = state
@@ -25,7 +27,7 @@ class State:
     """A unit in the passes."""
 
     __slots__ = (
-        *("entered", "index", "is_borrowed", "is_held", "is_noted", "name", "open_calls", "parameters", "writes", "writes_before"),
+        *("awaited", "entered", "index", "is_borrowed", "is_held", "is_noted", "name", "open_calls", "parameters", "writes", "writes_before"),
     )
 
     def __init__(self, index: int, unit: Unit, writes: Writes, only_computes: bool) -> None:
@@ -36,6 +38,7 @@ class State:
         self.writes_before: list[int] = []  # in the backward that is open
         self.entered: list[Call | None] = []  # forwards in progress; None: inside the unit's own backward
         self.open_calls = 0  # in backward
+        self.awaited: weakref.WeakSet[Call] = weakref.WeakSet()  # calls in graphs that have had no backward
         self.is_borrowed = False  # another module's forward uses its parameters
         self.is_held = False  # entered for several forwards
         self.is_noted = False  # a line of the log says that it is borrowed

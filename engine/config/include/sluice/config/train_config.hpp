@@ -256,6 +256,8 @@ struct UpdatesConfig {
   ByteBudget speculative_bytes{ByteBudget::Kind::bytes, 0};
   // A GPU updates part of the units whose weights are at home there.
   bool on_gpu = false;
+  // In a loop of the user's own: each update begins in backward, when its gradient is complete.
+  bool in_backward = false;
 };
 
 // The section "sluice".
@@ -320,7 +322,7 @@ struct TrainConfig {
   double divisor_of_sum() const { return zero.reduction.divisor_of_sum(world_size); }
   // Whether updates wait for all gradients of the step: clipping needs the norm, and an overflow in
   // fp16 skips the step. A unit with second states does not wait. False: each update begins when
-  // its gradient arrives; in a loop of the user's own, every update waits for step().
+  // its gradient arrives; in a loop of the user's own only with UpdatesConfig::in_backward.
   bool updates_need_all_gradients() const;
 
   // Lines to show once: "mapped: KEY: meaning here" for each mapped key of the file, and

@@ -173,6 +173,11 @@ struct Plan {
   bool device_updates() const;
   // The plan is for a training loop of the user's own.
   bool own_loop() const { return !own.calls.empty(); }
+  // Each update begins in backward, when its gradient is complete; else after all gradients.
+  bool updates_in_backward() const {
+    return !config.updates_need_all_gradients() &&
+           (!own_loop() || config.sluice.updates.in_backward);
+  }
   // True with several ranks below stage 3, where device memory has room for all of the unit's
   // weights. Weights without this room are divided over the ranks.
   bool keeps_whole_weights(std::size_t unit) const;

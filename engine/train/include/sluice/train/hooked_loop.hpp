@@ -101,17 +101,28 @@ class __attribute__((visibility("default"))) HookedLoop {
   // updates of the last step, and commits it. `groups`: what end_step() will probably be given.
   // Updates of units with second states ("speculative_bytes") begin with them in the last backward
   // of a step; end_step() does them again where it is given others, or a gradient has changed.
-  void begin_backward(const std::vector<GroupValues>& groups = {});
+  // With "optimizer_in_backward" the last backward of a step updates all units with them: the first
+  // call of a micro-batch reads `is_last`, or counts gradient_accumulation_steps. Throws
+  // InvalidArgument for values that no step can have; where the step has been updated already; and
+  // for a backward that is not the last one, where the plan has room for those of one backward.
+  void begin_backward(const std::vector<GroupValues>& groups = {},
+                      std::optional<bool> is_last = {});
   // The gradients of an entered unit's parameters become buffers that start with what the step has
   // accumulated.
   void begin_gradients(std::size_t unit);
   // Sends the unit's gradients home. Throws InvalidArgument where a gradient is another tensor than
-  // the one that begin_gradients() gave.
-  void send_gradients(std::size_t unit);
+  // the one that begin_gradients() gave. `awaited`: units with further calls in the graph, whose
+  // backward this micro-batch may still have. In the last backward with "optimizer_in_backward",
+  // parameters that none of them uses are updated; Error where a gradient is not finite after the
+  // first update of the step.
+  void send_gradients(std::size_t unit, const std::vector<std::size_t>& awaited = {});
   // Adds the loss of a backward, unscaled, to the step's. One element.
   void add_loss(const torch::Tensor& loss);
   void end_micro_batch();
   // Drops the gradients of the step so far and leaves every entered unit: the step starts over.
+  // With "optimizer_in_backward" some units may have been updated: then weights and states are a
+  // mix of two steps, and only load_checkpoint() goes on. After the backward that has updated them
+  // it drops nothing.
   void forget_gradients();
   // Grows when the gradients of the step so far are dropped: by forget_gradients(), by
   // load_checkpoint(), and where end_step() must not skip a step that is not finite. So it does in
@@ -120,7 +131,8 @@ class __attribute__((visibility("default"))) HookedLoop {
   std::int64_t drops() const;
   // Ends the step: norm over all units, skip or clip, and the start of the updates. `groups`: by
   // parameter group of the configuration; empty: its values and schedule. Throws InvalidArgument
-  // where a unit is entered, or a parameter has a gradient from outside its unit's backward;
+  // where a unit is entered, or a parameter has a gradient from outside its unit's backward, or
+  // `groups` differ from those that backward has updated with ("optimizer_in_backward");
   // IoError and StorageError where the files of the monitors cannot be opened, before anything of
   // the step has happened; Error where the step must not be skipped.
   StepResult end_step(const std::vector<GroupValues>& groups = {});
@@ -182,6 +194,10 @@ class __attribute__((visibility("default"))) HookedLoop {
   double loss_scale() const;     // for the next backward; 1 without fp16
   // Whether updates may begin before end_step(). After initialize().
   bool speculates() const;
+  // Whether the last backward of a step updates the units ("optimizer_in_backward").
+  bool updates_in_backward() const;
+  // Whether that of the step in progress has begun to.
+  bool updates_begun() const;
   // From gradient(), a sum over the ranks, to the gradient of an update. Without the loss scale.
   double gradient_divisor() const;
   // Grows when the weights change.
