@@ -56,13 +56,13 @@ std::string describe(const SluiceConfig& s) {
                               s.updates.speculative_bytes, s.checkpoints.copy_bytes}) {
     out << static_cast<int>(b.kind) << ' ' << b.value << '\n';
   }
-  out << s.updates.on_gpu << ' ' << static_cast<int>(s.durability) << ' ' << s.commit_every << ' '
-      << s.checkpoints.directory << ' ' << s.checkpoints.every << ' ' << s.checkpoints.keep << ' '
-      << s.strict << s.approximate << s.overlap << ' ' << static_cast<int>(s.non_finite)
-      << static_cast<int>(s.activations) << ' ' << s.threads.compute.value_or(0) << ' '
-      << s.threads.optimizer.value_or(0) << ' ' << s.threads.io.value_or(0) << ' ' << s.io.backend
-      << ' ' << s.io.reads_per_write << ' ' << s.seed << ' ' << s.io.drive_endurance_bytes
-      << s.io.submit_polling << '\n';
+  out << s.updates.on_gpu << s.updates.in_backward << ' ' << static_cast<int>(s.durability) << ' '
+      << s.commit_every << ' ' << s.checkpoints.directory << ' ' << s.checkpoints.every << ' '
+      << s.checkpoints.keep << ' ' << s.strict << s.approximate << s.overlap << ' '
+      << static_cast<int>(s.non_finite) << static_cast<int>(s.activations) << ' '
+      << s.threads.compute.value_or(0) << ' ' << s.threads.optimizer.value_or(0) << ' '
+      << s.threads.io.value_or(0) << ' ' << s.io.backend << ' ' << s.io.reads_per_write << ' '
+      << s.seed << ' ' << s.io.drive_endurance_bytes << s.io.submit_polling << '\n';
   if (s.master) out << name_of(*s.master) << ' ';
   if (s.moments) out << name_of(*s.moments) << ' ';
   for (const unsigned weight : s.io.drive_weights) out << weight << ' ';
@@ -135,6 +135,7 @@ std::pair<std::string, Values> scheduler_with(const std::string& name) {
 Values sluice_context_of(const std::string& path) {
   if (path == "sluice.last_pass_micro_batches")
     return {{"gradient_accumulation_steps", "8"}, {"sluice.micro_batches_per_pass", "1"}};
+  if (path == "sluice.optimizer_in_backward") return {{"gradient_clipping", "0"}};
   if (path.starts_with("sluice.checkpoint_") || path.starts_with("sluice.keep"))
     return {{"sluice.checkpoint_dir", "\"/somewhere\""}, {"sluice.checkpoint_every", "10"}};
   return {};

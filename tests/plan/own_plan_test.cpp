@@ -326,5 +326,55 @@ TEST(OwnPlan, EveryUnitHasAHomeForItsGradients) {
   for (const UnitPlacement& unit : plan.units) EXPECT_FALSE(unit.gradients_use_slots);
 }
 
+OwnModel ten_calls() {
+  OwnModel model;
+  for (std::size_t u = 0; u < 10; ++u) {
+    model.layouts.push_back(layout_of("h." + std::to_string(u), 512));
+    model.calls.push_back({u});
+    model.backwards.push_back(1);
+  }
+  return model;
+}
+
+// The first unit is tied: two calls add to its gradient, which waits at a home of its own.
+TEST(OwnPlan, UpdatesInBackwardShareSlotsOfGradients) {
+  config::TrainConfig config = train_config(Device::cpu, Device::cpu, 64, 64);
+  config.gradient_clipping = 0;
+  config.sluice.updates.in_backward = true;
+  config.gradient_accumulation_steps = 1;
+  OwnModel model = ten_calls();
+  model.backwards[0] = 2;
+  const auto use_slots = [](const UnitPlacement& unit) { return unit.gradients_use_slots; };
+  const Plan plan = planned(config, model);
+  EXPECT_EQ(std::ranges::count_if(plan.units, use_slots), 9);
+  EXPECT_FALSE(plan.units[0].gradients_use_slots);
+  EXPECT_EQ(row_of(plan, "gradients").bytes.host, 2 * kCount);
+  EXPECT_EQ(row_of(plan, "gradients").note, "waiting for their update");
+  EXPECT_EQ(row_of(plan, "gradient slots").bytes.host, std::uint64_t{3} * 2 * kCount);
+  config.gradient_accumulation_steps = 2;  // the sums of all units wait between micro-batches
+  EXPECT_EQ(std::ranges::count_if(planned(config, model).units, use_slots), 0);
+}
+
+TEST(OwnPlan, UpdatesInBackwardAreAdvisedWhereTheyMakeItFit) {
+  config::TrainConfig config = train_config(Device::cpu, Device::cpu, 64, 38);
+  config.gradient_accumulation_steps = 1;
+  const auto refusal = [&] {
+    try {
+      planned(config, ten_calls());
+    } catch (const DoesNotFit& error) {
+      return std::string(error.what());
+    }
+    return std::string("fits");
+  };
+  std::uint64_t mib = 64;
+  while (refusal() == "fits") config.sluice.host_bytes.value = --mib * kMiB;
+  const char* const advice = "\"optimizer_in_backward\": true";
+  EXPECT_THAT(refusal(), ::testing::Not(::testing::HasSubstr(advice)));  // it is clipped
+  config.gradient_clipping = 0;
+  EXPECT_THAT(refusal(), ::testing::HasSubstr(advice));
+  config.sluice.updates.in_backward = true;
+  EXPECT_EQ(refusal(), "fits");
+}
+
 }  // namespace
 }  // namespace sluice::plan

@@ -67,6 +67,28 @@ TEST_P(LateHooks, HaveTheBitsOfADeviceThatComputesAtOnce) {
   }
 }
 
+// Updates begin while the device still computes backward, and write weights that it may read.
+TEST_P(LateHooks, UpdateInBackwardWithTheBitsOfStep) {
+  for (const int accumulation : {1, 2}) {
+    LoopSetup setup;
+    setup.optimizer_device = GetParam().states;
+    setup.param_device = GetParam().weights;
+    setup.host_bytes = GetParam().host_bytes;
+    setup.ratio = GetParam().ratio;
+    setup.clipping = 0;
+    setup.accumulation = accumulation;
+    const Course expected = run_on(setup, test::make_stand_in_gpu(kMemoryBytes));
+    setup.sluice_keys += "\"optimizer_in_backward\": true, ";
+    for (const std::uint64_t seed : test::schedules(10)) {
+      SCOPED_TRACE("schedule " + std::to_string(seed));
+      const test::LateGpu gpu({.memory_bytes = kMemoryBytes, .seed = seed});
+      sluice::test::expect_same(run_on(setup, gpu.run_device()), expected);
+      EXPECT_THAT(gpu.violations(), IsEmpty());
+      if (HasFailure()) return;
+    }
+  }
+}
+
 // Weights at home on the device are written while an evaluation that reads them may still compute.
 TEST_P(LateHooks, AParameterIsSetAfterTheWorkThatReadsIt) {
   LoopSetup setup;

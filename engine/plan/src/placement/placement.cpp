@@ -57,12 +57,10 @@ std::uint64_t ring_bytes(const Plan& plan, const RingSizes& rings) {
   return update + mover + gradients;
 }
 
-// Units that others borrow from. Such a unit gets gradients from both units at different times, so
-// the gradients wait in a home of their own.
+// Units that others borrow from get gradients at different times. These have a home of their own.
 std::vector<bool> are_borrowed_from(const Plan& plan) {
   std::vector<bool> borrowed(plan.layouts.size(), false);
-  for (std::size_t u = 0; u < plan.own.backwards.size(); ++u)
-    borrowed[u] = plan.own.backwards[u] > 1;
+  for (std::size_t u = 0; const int calls : plan.own.backwards) borrowed[u++] = calls > 1;
   for (const zero::UnitLayout& layout : plan.layouts)
     for (const auto& from : layout.borrowed) borrowed[from.unit] = true;
   return borrowed;

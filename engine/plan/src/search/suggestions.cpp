@@ -193,6 +193,16 @@ void add_passes_change(const Variant& refused, const Plan& shape, const TryPlan&
   }
 }
 
+// Gradients of a user's loop share slots, if each is updated in backward.
+void add_update_change(const Variant& refused, const Plan& shape, const TryPlan& try_plan,
+                       std::vector<Candidate>& candidates) {
+  if (!shape.own_loop() || refused.config.updates_need_all_gradients()) return;
+  Variant variant = refused;
+  variant.config.sluice.updates.in_backward = true;
+  if (refused.config.sluice.updates.in_backward || !try_plan(variant)) return;
+  candidates.push_back({"set \"sluice\": {\"optimizer_in_backward\": true}", variant});
+}
+
 void add_micro_batch_changes(const Variant& refused, const TryPlan& try_plan,
                              std::vector<Candidate>& candidates) {
   for (std::int64_t micro = refused.config.micro_batch_size / 2; micro >= 1; micro /= 2) {
@@ -274,6 +284,7 @@ std::vector<std::string> suggest_changes(const Variant& refused, const Plan& sha
   add_limit_changes(refused, try_plan, candidates);
   add_disk_changes(refused, shape, try_plan, candidates);
   add_budget_changes(refused, shape, machine, try_plan, candidates);
+  add_update_change(refused, shape, try_plan, candidates);
   add_passes_change(refused, shape, try_plan, candidates);
   add_micro_batch_changes(refused, try_plan, candidates);
   add_offload_changes(refused, try_plan, candidates);

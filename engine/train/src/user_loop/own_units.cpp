@@ -342,7 +342,7 @@ void OwnUnits::check_gradients(std::size_t layout, const ShardedUnits& sharded) 
                  "the gradient of " + param.name +
                      " was removed during backward (set to None by a hook), as by an optimizer "
                      "that steps in hooks on gradients: step() needs the gradients of all "
-                     "parameters, so use an optimizer without such hooks");
+                     "parameters, so set \"optimizer_in_backward\" instead");
     SLUICE_CHECK(gradient.storage().data() == buffer &&
                      gradient.storage_offset() == static_cast<std::int64_t>(param.offset_count),
                  "the gradient of " + param.name +
