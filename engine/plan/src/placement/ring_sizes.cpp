@@ -133,17 +133,22 @@ std::uint64_t bytes_for_small_tiles(const Plan& plan) {
   return plan.model_size.state_bytes / kPartOfModel;
 }
 
-RingSizes first_ring_sizes(const Plan& plan, std::vector<RingSizes> ladder) {
-  for (RingSizes& rings : ladder) {
-    if (shares_gradient_slots(plan)) rings.gradient_slots = kLeastGradientSlots;
+std::vector<RingSizes> ring_sizes_to_try(const Plan& plan) {
+  const auto suits = [&](const RingSizes& rings) {
     const std::uint64_t both =
         static_cast<std::uint64_t>(rings.update_tiles) * rings.update_tile_elements * 16 +
         2 * static_cast<std::uint64_t>(rings.mover_tiles) * rings.mover_tile_bytes;
     const bool suits_model =
         rings.update_tile_elements > kUsualTileElements || both <= bytes_for_small_tiles(plan);
-    if (suits_model && both <= *plan.budget.host_bytes / 2) return rings;
-  }
-  return ladder.back();
+    return suits_model && both <= *plan.budget.host_bytes / 2;
+  };
+  const std::vector<RingSizes> ladder = ring_size_ladder(plan);
+  const auto first = std::ranges::find_if(ladder, suits);
+  std::vector<RingSizes> sizes = {first == ladder.end() ? ladder.back() : *first, ladder.back()};
+  if (!shares_gradient_slots(plan)) return sizes;
+  for (RingSizes& rings : sizes) rings.gradient_slots = kLeastGradientSlots;
+  sizes.push_back(ladder.back());
+  return sizes;
 }
 
 std::vector<std::string> raised_limits(const Plan& plan) {

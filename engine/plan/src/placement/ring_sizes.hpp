@@ -31,10 +31,11 @@ inline constexpr std::uint64_t kUsualTileElements = std::uint64_t{1} << 20U;
 // The bytes that tiles of at most the usual size may take: a small model on a drive is there to
 // save memory.
 std::uint64_t bytes_for_small_tiles(const Plan& plan);
-// The first sizes of the ladder that leave half of the host budget for homes, and suit the size of
-// the model; the smallest where none do. Adds gradient slots where updates begin as gradients
-// arrive.
-RingSizes first_ring_sizes(const Plan& plan, std::vector<RingSizes> ladder);
+// The sizes that a placement tries. The first are the largest of the ladder that leave half of the
+// host budget for homes, and suit the size of the model; the others are the smallest. Both have
+// gradient slots where updates begin as gradients arrive, and the last ones have none: a few large
+// units may need less without.
+std::vector<RingSizes> ring_sizes_to_try(const Plan& plan);
 
 // One line for each limit of the configuration that the placed plan exceeds, because the engine
 // needs more: the value asked for, the value used, and the reason.

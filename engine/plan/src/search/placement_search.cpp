@@ -1,6 +1,7 @@
 #include "search/placement_search.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -17,18 +18,26 @@ std::vector<Overlap> overlap_ladder(const config::TrainConfig& config) {
   return {{1, 2}, {1, 1}, {0, 1}};
 }
 
+bool is_less(const Shortfall& a, const Shortfall& b) {
+  return std::pair(a.no_directory, a.device_bytes + a.host_bytes) <
+         std::pair(b.no_directory, b.device_bytes + b.host_bytes);
+}
+
 }  // namespace
 
 PlacedPlan find_placement(Plan plan, const StepModel& model, const Preferences& preferences) {
   PlacedPlan last{std::move(plan), {}};
-  const std::vector<RingSizes> rings = ring_size_ladder(last.plan);
+  const std::vector<RingSizes> sizes = ring_sizes_to_try(last.plan);
+  std::optional<PlacedPlan> nearest;
   const auto fits = [&](const Overlap& overlap, const Preferences& asked) {
     Preferences in_host = asked;
     in_host.tied_gradients_in_host = true;
-    for (const RingSizes& chosen : {first_ring_sizes(last.plan, rings), rings.back()}) {
+    nearest.reset();
+    for (const RingSizes& chosen : sizes) {
       for (const Preferences& each : {asked, in_host}) {
         last.shortfall = place(last.plan, model, overlap, chosen, each);
         if (last.shortfall.fits()) return true;
+        if (!nearest || is_less(last.shortfall, nearest->shortfall)) nearest = last;
       }
     }
     return false;
@@ -39,7 +48,7 @@ PlacedPlan find_placement(Plan plan, const StepModel& model, const Preferences& 
   }
   // Items that leave the device may need less host memory than the tiles that update them on the
   // device, so moving everything off the device may fit.
-  PlacedPlan refused = last;
+  const PlacedPlan refused = *nearest;
   Preferences as_little = preferences;
   as_little.least_on_device = true;
   if (fits(overlaps.back(), as_little)) return last;
@@ -57,11 +66,13 @@ void find_least(Plan& plan, const StepModel& model) {
     return;
   }
   const Overlap overlap = overlap_ladder(plan.config).back();
-  const std::vector<RingSizes> rings = ring_size_ladder(plan);
-  const LeastBytes plain = least_bytes(plan, model, overlap, rings.back());
-  const LeastBytes first = least_bytes(plan, model, overlap, first_ring_sizes(plan, rings));
-  plan.least.device_bytes = plain.device_bytes;
-  plan.least.host_bytes = std::min(plain.host_bytes, first.host_bytes);
+  std::vector<std::uint64_t> host_bytes;
+  for (const RingSizes& sizes : ring_sizes_to_try(plan)) {
+    const LeastBytes least = least_bytes(plan, model, overlap, sizes);
+    plan.least.device_bytes = least.device_bytes;
+    host_bytes.push_back(least.host_bytes);
+  }
+  plan.least.host_bytes = *std::ranges::min_element(host_bytes);
 }
 
 }  // namespace sluice::plan

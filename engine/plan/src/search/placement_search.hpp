@@ -16,7 +16,7 @@ struct PlacedPlan {
 };
 
 // Returns the first placement that fits, from the most overlap and the largest rings down. Where
-// none fits, returns the one with the least overlap and the smallest rings, with its shortfall.
+// none fits, returns the one with the least overlap that is short by the least.
 PlacedPlan find_placement(Plan plan, const StepModel& model, const Preferences& preferences);
 
 // Sets plan.least: the budgets that the last placement of find_placement() needs. Where the
