@@ -269,7 +269,7 @@ class WatchedLoop(Loop):
         self.micro_batches.has_loss = True
         self.micro_batches.begin_gradients()
 
-    def begin_backward(self, is_whole: bool = False) -> None:
+    def start_backward(self, is_whole: bool = False) -> None:
         """Begins a backward, once the last step's updates have ended. ``is_whole``: it is of all micro-batches of a step. Blocks."""
         self._pass = "backward"
         groups: Sequence[Mapping[str, float]] = ()

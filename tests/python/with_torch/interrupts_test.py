@@ -46,7 +46,7 @@ def interrupt_after(loop: Any, name: str, at: int, number: signal.Signals = sign
 
 
 MANY = ("enter", "leave", "begin_gradients", "send_gradients")  # in each step
-CALLS = [(name, at) for name in MANY for at in (1, 2, 3)] + [("begin_backward", 1), ("end_micro_batch", 1)]
+CALLS = [(name, at) for name in MANY for at in (1, 2, 3)] + [("start_backward", 1), ("end_micro_batch", 1)]
 
 
 @pytest.mark.parametrize(("name", "at"), CALLS)

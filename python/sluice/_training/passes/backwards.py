@@ -175,7 +175,7 @@ class Backwards:
             return
         if not self._loop.is_scaled and self._loop.loss_scale != 1 and any(map(_accumulates, self._states_of)):
             self._loop.micro_batches.has_unscaled_gradients = True
-        self._loop.begin_backward(is_whole=self.by_layers)
+        self._loop.start_backward(is_whole=self.by_layers)
 
     def note_begun(self) -> bool:
         """Notes that a backward runs. Returns whether this is the first call in it."""

@@ -276,7 +276,7 @@ class Hooks:
     def opened(self, unit: int) -> Iterator[None]:
         """A unit is gathered once for the backwards inside, and sends its gradients once."""
         state = self._states[unit]
-        self.loop.begin_backward(is_whole=True)
+        self.loop.start_backward(is_whole=True)
         self._backwards.open_state(state)
         yield
         self._backwards.close_state(state)
