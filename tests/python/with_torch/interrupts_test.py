@@ -33,9 +33,9 @@ def interrupt_after(loop: Any, name: str, at: int, number: signal.Signals = sign
     """A signal comes while call number `at` of the loop's method runs, as it does while a call waits."""
     method, count = getattr(loop, name), 0
 
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: Any, **keywords: Any) -> Any:
         nonlocal count
-        result = method(*arguments)
+        result = method(*arguments, **keywords)
         count += 1
         if count == at:
             for _ in range(times):
