@@ -100,7 +100,7 @@ class SluiceEngine(EngineCheckpoints):
                 self._offloaded.frozen, self._offloaded.user = left_out, weakref.ref(self)
             self.loop = self._offloaded.loop
             if live is None:
-                self.loop.boundary_by(weakref.WeakMethod(self.is_gradient_accumulation_boundary))
+                self.loop.boundary_by(weakref.WeakMethod(self._ends_step))
             self.optimizer = SluiceOptimizer(self, self._offloaded, client.optimizer, client.groups)
             schedule = None if client.groups is None else self._section("scheduler")
             has_schedule = self._trains or lr_scheduler is not None
@@ -327,6 +327,9 @@ class SluiceEngine(EngineCheckpoints):
         if self._boundary is not None:
             return self._boundary
         return (self.loop.micro_batches.counted + 1) % self.gradient_accumulation_steps() == 0
+
+    def _ends_step(self) -> bool:
+        return not self._not_synced and self.is_gradient_accumulation_boundary()
 
     def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
         """Sets the boundary by hand, from now on. A step may then have any number of micro-batches."""

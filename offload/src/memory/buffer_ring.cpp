@@ -33,7 +33,7 @@ void TileLease::give_back() noexcept {
 
 BufferRing::BufferRing(MemoryPool& pool, std::size_t tile_bytes, std::size_t count,
                        const std::string& what_for)
-    : tile_bytes_(tile_bytes) {
+    : pool_(pool), tile_bytes_(tile_bytes), what_for_(what_for) {
   SLUICE_CHECK(tile_bytes > 0, what_for + ": tiles of 0 bytes");
   SLUICE_CHECK(count > 0, what_for + ": a ring needs at least 1 tile");
   const std::size_t most =
@@ -41,13 +41,16 @@ BufferRing::BufferRing(MemoryPool& pool, std::size_t tile_bytes, std::size_t cou
   SLUICE_CHECK(count <= most, what_for + ": " + std::to_string(count) + " tiles of " +
                                   std::to_string(tile_bytes) + " bytes fit in no memory");
   buffers_.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) add_tile();
+}
+
+void BufferRing::add_tile() {
+  // A pool aligns to pages from one page on.
+  buffers_.push_back(pool_.allocate(std::max(tile_bytes_, kPageBytes), what_for_));
   MutexLock lock(mutex_);
-  free_.reserve(count);  // so that give_back() never allocates
-  for (std::size_t i = 0; i < count; ++i) {
-    // A pool aligns to pages from one page on.
-    buffers_.push_back(pool.allocate(std::max(tile_bytes, kPageBytes), what_for));
-    free_.push_back(buffers_.back().bytes().first(tile_bytes));
-  }
+  free_.reserve(buffers_.size());  // so that give_back() never allocates
+  free_.push_back(buffers_.back().bytes().first(tile_bytes_));
+  changed_.notify_one();
 }
 
 BufferRing::~BufferRing() {

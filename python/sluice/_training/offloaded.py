@@ -305,11 +305,15 @@ class OffloadedModel:
 
         The parameters have their values again, as masters where they train, on the device and in the data type that they came
         with; so another engine may follow. They stay empty where :meth:`stays_empty` says why, and where they cannot be read:
-        that is logged. Raises ValueError inside GatheredParameters, and as :func:`open_loops.finish_alone`: then nothing has ended.
+        that is logged. Raises ValueError inside GatheredParameters, between the backward that has updated units and step(), and as :func:`open_loops.finish_alone`: then nothing has ended.
         """
         if not open_loops.is_open(self._loop):
             return
         self.check_hidden("the engine would end")
+        if self.loop.updates_in_backward:
+            self.hooks.recover_between_passes()
+            if self.loop.updates_begun:
+                raise ValueError("the engine would end in the middle of a step, whose backward has updated units (optimizer_in_backward): call step() first")
         values = self._values_to_leave()
         open_loops.finish_alone(self._loop)
         self._release()

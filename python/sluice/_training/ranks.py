@@ -24,7 +24,8 @@ from .calls import calls
 from .peers import WAY_OUT, Call, Peers, limit_seconds
 
 _KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "barrier")
-_END_OF_STEP = "norm and loss"  # begins the label of the extension's call in which the ranks compare their rates
+# These begin the labels of the extension's calls in which the ranks compare their rates: at the end of a step, and before it updates.
+_OF_STEP = ("norm and loss", "whether the loss is finite")
 _peers: Peers | None = None
 _control: dist.ProcessGroup | None = None  # of values in host memory, which a script's own group may not send; with several ranks
 _may_close = True  # that group, at the exit
@@ -121,7 +122,7 @@ class RankGroup:
 
     def _compare(self, kind: str, elements: int) -> None:
         self._count += 1
-        values = self.step_values if self.label.startswith(_END_OF_STEP) else ()
+        values = self.step_values if self.label.startswith(_OF_STEP) else ()
         checksum = zlib.crc32(repr((self.label, values)).encode())
         own = torch.tensor([self._count, _KINDS.index(kind), elements, checksum], device="cpu")
         made = torch.empty(self.world_size, 4, dtype=torch.int64, device="cpu")
@@ -135,7 +136,7 @@ class RankGroup:
         ]
         found = f"the ranks do not make the same calls: {', '.join(shown)}. {WAY_OUT}"
         value = _different_value([values for _, _, values in doing])
-        if value and all(label.startswith(_END_OF_STEP) for _, label, _ in doing):
+        if value and all(label.startswith(_OF_STEP) for _, label, _ in doing):
             found = f"the ranks step with different values: {value}"
         if _peers is not None:
             _peers.difference = found  # the other thread of this rank may wait

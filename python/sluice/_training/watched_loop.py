@@ -145,7 +145,7 @@ class WatchedLoop(Loop):
         finally:
             if self._loop.drops != before:
                 self.micro_batches.begin_anew()
-                self._note_dropped()
+                self._note_left()
 
     def __reduce__(self) -> Any:
         refuse_copies()
@@ -277,6 +277,8 @@ class WatchedLoop(Loop):
         if (updates or self._loop.speculates) and (values := self._values()) is not None:
             with contextlib.nullcontext() if updates else contextlib.suppress(ValueError):  # end_step() raises it, if the values are still these
                 groups = values()
+        if updates and self._group is not None:
+            self._group.step_values = groups  # compared before the first update
         is_boundary = self._is_boundary()
         is_last = True if is_whole else None if is_boundary is None else is_boundary()
         with ranks.inside(), self._range("finish_updates"):
@@ -301,8 +303,7 @@ class WatchedLoop(Loop):
     def forget_gradients(self) -> None:
         """Drops the step's gradients and begins its micro-batches anew."""
         self._pass = "forward"
-        self.micro_batches.begin_anew()
-        self._forget()
+        self._forget(begins_anew=True)
 
     def drop_gradients(self) -> None:
         """Drops the gradients of the step so far, if step() has not counted the last backward. The count of its micro-batches stays.
@@ -327,12 +328,15 @@ class WatchedLoop(Loop):
             if gradient is not None:
                 self.set_gradient(name, torch.zeros_like(gradient))
 
-    def _forget(self) -> None:
+    def _forget(self, begins_anew: bool = False) -> None:
+        """``begins_anew``: with the count of micro-batches, unless the step has updated units and keeps its gradients."""
+        before = self._loop.drops
         self._loop.forget_gradients()
-        self._note_dropped()
+        if self._loop.drops != before:
+            self.micro_batches.begin_anew() if begins_anew else self.micro_batches.drop_gradients()
+        self._note_left()
 
-    def _note_dropped(self) -> None:
-        self.micro_batches.drop_gradients()
+    def _note_left(self) -> None:
         self._guards.all_left()
         if self._frozen is not None:
             self._frozen.all_left()

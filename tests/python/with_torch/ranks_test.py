@@ -80,20 +80,6 @@ def test_updates_that_begin_in_backward_have_the_bits_of_others(two: list[Any], 
     assert ranks[1][6][1] > ranks[0][6][1]
 
 
-# The ranks agree on each unit's finite check before its update.
-@pytest.mark.parametrize("micro_batches", [2, 4])
-@pytest.mark.parametrize(("tier", "stage"), [("cpu", 1), ("cpu", 2), ("cpu", 3), ("nvme", 3)])
-def test_the_optimizer_in_backward_has_the_bits_of_step(tier: str, stage: int, micro_batches: int, tmp_path: Path) -> None:
-    def trained(name: str, in_backward: bool) -> list[Any]:
-        keys: dict[str, Any] = {"sluice": {"device": "host", **({"optimizer_in_backward": True} if in_backward else {})}}
-        if stage < 3:
-            keys["zero_optimization"] = {"stage": stage, "offload_optimizer": {"device": tier}}
-        return run(tmp_path / name, 2, tier, micro_batches=micro_batches, keys=keys, sees_gradients=False)
-
-    for mine, theirs in zip(trained("a", True), trained("b", False), strict=True):
-        assert_equal(mine, theirs)
-
-
 def test_ranks_need_no_numpy(tmp_path: Path) -> None:
     keys = {"comms_logger": {"enabled": True}}
     for mine in run(tmp_path, 2, steps=1, by="torchrun", without_numpy=True, keys=keys):

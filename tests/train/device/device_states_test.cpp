@@ -11,7 +11,7 @@
 #include "device/tensor_bytes.hpp"
 #include "sluice/plan/make_plan.hpp"
 #include "stand_in_gpu.hpp"
-#include "step/gradient_flow.hpp"
+#include "step/gradients/gradient_flow.hpp"
 #include "train/step/small_run.hpp"
 
 namespace sluice::train {

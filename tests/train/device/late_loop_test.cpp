@@ -15,7 +15,7 @@
 #include "schedules.hpp"
 #include "sluice/plan/make_plan.hpp"
 #include "stand_in_gpu.hpp"
-#include "step/gradient_flow.hpp"
+#include "step/gradients/gradient_flow.hpp"
 #include "train/engine/engine_support.hpp"
 #include "train/step/small_run.hpp"
 #include "user_loop/loop.hpp"

@@ -114,6 +114,37 @@ TEST(OptimizerInBackward, ABackwardThatFailsHalfWayLeavesAMix) {
   EXPECT_EQ(weights_of(trained), undisturbed);
 }
 
+// The engine is as it was after each of them.
+TEST(OptimizerInBackward, AnotherBackwardBeforeStepChangesNothing) {
+  const std::vector<std::string> undisturbed = weights_of_two_steps();
+  Trained trained(config_of({.accumulation = 1, .clipping = 0, .sluice_keys = kKey}), Model());
+  trained.engine.initialize();
+  const Tensor loss = trained.loss(batch(0));
+  trained.engine.backward(loss);
+  EXPECT_THAT(message_of<InvalidArgument>([&] { trained.engine.backward(trained.loss(batch(1))); }),
+              HasSubstr("call step() first"));
+  EXPECT_ANY_THROW(trained.engine.backward(loss));
+  EXPECT_ANY_THROW(trained.engine.backward(torch::ones({2})));
+  EXPECT_THAT(message_of<InvalidArgument>([&] { trained.engine.finish(); }),
+              HasSubstr("comes after step()"));
+  EXPECT_TRUE(trained.engine.step().updated);
+  trained.train(1);
+  EXPECT_EQ(weights_of(trained), undisturbed);
+}
+
+// The cause of an error of step() is mended, and step() called again.
+TEST(OptimizerInBackward, AStepIsCalledAgainAfterAnError) {
+  Trained trained(config_of({.accumulation = 1, .clipping = 0, .sluice_keys = kKey}), Model());
+  trained.engine.initialize();
+  trained.engine.backward(trained.loss(batch(0)));
+  trained.model.blocks[1]->up->weight.set_requires_grad(false);
+  EXPECT_THAT(message_of<InvalidArgument>([&] { trained.engine.step(); }),
+              HasSubstr("does not require a gradient"));
+  trained.model.blocks[1]->up->weight.set_requires_grad(true);
+  EXPECT_TRUE(trained.engine.step().updated);
+  EXPECT_TRUE(trained.train(1).updated);
+}
+
 TEST(OptimizerInBackward, ALossThatIsNotFiniteSkipsTheStep) {
   Trained trained(config_of({.accumulation = 1, .clipping = 0, .sluice_keys = kKey}), Model());
   trained.engine.initialize();

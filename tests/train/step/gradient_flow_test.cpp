@@ -1,7 +1,7 @@
 // Non-finite gradients, with updates that wait and with updates at once; the end of a failed
 // update.
 
-#include "step/gradient_flow.hpp"
+#include "step/gradients/gradient_flow.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

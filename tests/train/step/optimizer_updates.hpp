@@ -11,7 +11,7 @@
 #include "sluice/config/lr_schedule.hpp"
 #include "sluice/plan/make_plan.hpp"
 #include "small_run.hpp"
-#include "step/gradient_flow.hpp"
+#include "step/gradients/gradient_flow.hpp"
 #include "temp_dir.hpp"
 #include "train/device/stand_in_gpu.hpp"
 

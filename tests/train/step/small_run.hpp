@@ -17,7 +17,7 @@
 #include "sluice/base/error.hpp"
 #include "sluice/config/model_config.hpp"
 #include "sluice/config/train_config.hpp"
-#include "step/gradient_flow.hpp"
+#include "step/gradients/gradient_flow.hpp"
 #include "step/run_resources.hpp"
 #include "train/device/stand_in_gpu.hpp"
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "sluice/config/train_config.hpp"
-#include "step/gradient_flow.hpp"
+#include "step/gradients/gradient_flow.hpp"
 #include "step/progress.hpp"
 #include "update/update_settings.hpp"
 

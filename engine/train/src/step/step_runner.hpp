@@ -30,7 +30,7 @@
 #include "device/compute_timeline.hpp"
 #include "sluice/models/dataset.hpp"
 #include "sluice/models/gpt2.hpp"
-#include "step/gradient_flow.hpp"
+#include "step/gradients/gradient_flow.hpp"
 #include "step/micro_batches.hpp"
 #include "step/run_resources.hpp"
 #include "step/step_end.hpp"

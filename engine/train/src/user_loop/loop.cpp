@@ -321,14 +321,19 @@ void Loop::run_backward(const Tensor& loss) {
   const Tensor gradient = torch::full_like(loss.detach(), core_.loss_factor(), torch::kFloat64);
   torch::autograd::backward({loss}, {gradient.to(loss.scalar_type())});
   SLUICE_CHECK(units_ran_ > 0, "the loss depends on no unit that trains");
+  core_.end_backward();
 }
 
 StepResult Loop::step() {
   check_usable();
-  SLUICE_CHECK(core_.has_backward(), "step() without a backward() since the last one");
-  core_.end_micro_batch();
-  activations_->end_micro_batch(core_.device_memory().usage().peak_live_bytes);
-  if (core_.micro_batches() < core_.config().gradient_accumulation_steps) {
+  SLUICE_CHECK(core_.has_backward() || core_.updates_begun(),
+               "step() without a backward() since the last one");
+  if (core_.has_backward()) {
+    core_.end_micro_batch();
+    activations_->end_micro_batch(core_.device_memory().usage().peak_live_bytes);
+  }
+  if (!core_.updates_begun() &&
+      core_.micro_batches() < core_.config().gradient_accumulation_steps) {
     StepResult result = core_.last_step();
     result.step = core_.progress().step;
     result.updated = false;

@@ -16,6 +16,7 @@
 #include "sluice/config/lr_schedule.hpp"
 #include "sluice/train/outside_budget.hpp"
 #include "step/step_end.hpp"
+#include "update/optimizer_tile.hpp"
 
 namespace sluice::train {
 
@@ -39,10 +40,10 @@ torch::Device LoopCore::device() const {
 void LoopCore::check_whole() const {
   SLUICE_CHECK(resources_ != nullptr, "call initialize() first");
   if (half_updated_ > 0)
-    throw Error("the backward of step " + std::to_string(half_updated_) +
+    throw Error("step " + std::to_string(half_updated_) +
                 " failed when some units had their updates already (optimizer_in_backward), so "
-                "weights and states are a mix of two steps: load a checkpoint before anything "
-                "else, or end the script and resume");
+                "weights and states are a mix of two steps, until a checkpoint is loaded. " +
+                remaining_state(plan_, resources_->files.store.get()));
   if (failed_load_.empty()) return;
   throw StorageError(failed_load_,
                      "was loaded in part only, so weights and states are a mix of two steps: load "
@@ -81,8 +82,9 @@ void LoopCore::leave(std::size_t unit) {
 
 void LoopCore::begin_backward(const std::vector<GroupValues>& groups, std::optional<bool> is_last) {
   check_takes_backward();
-  finish_step(false);
-  const bool is_first_call = !std::exchange(has_backward_, true);
+  const bool is_first_call = !has_backward_;
+  if (is_first_call) finish_step(false);
+  has_backward_ = true;
   resources_->updater->expect_updates();
   if (updates_in_backward()) {
     const bool ends = is_last.value_or(micro_batches_ + 1 == config_.gradient_accumulation_steps);
@@ -101,7 +103,7 @@ bool LoopCore::updates_in_backward() const {
 
 // A backward after the one that has updated the units would add to gradients that are gone.
 void LoopCore::check_takes_backward() const {
-  SLUICE_CHECK(has_backward_ || !gradients_->updates_begun(),
+  SLUICE_CHECK(is_updating_ || !gradients_->updates_begun(),
                "a backward after the last one of step " + std::to_string(progress_.step + 1) +
                    ", which has updated the units (optimizer_in_backward): call step() first. "
                    "Where a step has several backwards, gradient_accumulation_steps is their "
@@ -118,12 +120,15 @@ void LoopCore::choose_updates(const std::vector<GroupValues>& groups, bool ends)
                  "is set by hand) needs their number there");
     return;
   }
+  SLUICE_CHECK(!units_.any_shown(),
+               "optimizer_in_backward updates units in the last backward of a step, which is not "
+               "inside GatheredParameters: leave its context before");
   gradients_->finish_moves();  // the ranks' sums have the communicator of this thread
   double so_far = loss_sum_.defined() ? loss_sum_.item<double>() : 0;
   if (!gradients_->non_finite().empty()) so_far = std::numeric_limits<double>::quiet_NaN();
-  const bool is_known = loss_sum_.defined() || micro_batches_ > 0;
-  if (!is_known || is_finite_on_all_ranks(*resources_, so_far))
-    gradients_->update_immediately(update);
+  const bool is_known = loss_sum_.defined() || micro_batches_ > 0 || config_.world_size > 1;
+  is_updating_ = !is_known || is_finite_on_all_ranks(*resources_, so_far);
+  if (is_updating_) gradients_->update_immediately(update);
 }
 
 bool LoopCore::speculates() const {
@@ -213,11 +218,13 @@ void LoopCore::send_sums() {
 void LoopCore::add_loss(const Tensor& loss) {
   check_whole();
   check_stream();
+  check_takes_backward();
   const Tensor value = loss.detach().to(torch::kFloat64).reshape({});
   loss_sum_ = loss_sum_.defined() ? loss_sum_ + value : value;
 }
 
 void LoopCore::end_micro_batch() {
+  end_backward();
   order_->end_micro_batch();
   has_backward_ = false;
   ++micro_batches_;
@@ -227,7 +234,7 @@ void LoopCore::end_micro_batch() {
 
 void LoopCore::forget_gradients() {
   // After a backward that has updated the units, the step has its updates, and step() ends it.
-  if (gradients_->updates_begun() && !has_backward_) return leave_units();
+  if (gradients_->updates_begun() && !is_updating_) return leave_units();
   drop_step();
 }
 
@@ -243,7 +250,7 @@ void LoopCore::drop_step() {
   gradients_->abandon();
   leave_units();
   begin_step();
-  has_backward_ = false;
+  has_backward_ = is_updating_ = false;
   micro_batches_ = 0;
   loss_sum_ = Tensor();
   ++drops_;
@@ -251,6 +258,7 @@ void LoopCore::drop_step() {
 
 void LoopCore::begin_step() {
   gradients_->begin_step();
+  is_updating_ = false;
   completed_.assign(plan_.layouts.size(), false);
 }
 
@@ -333,6 +341,10 @@ StepResult LoopCore::end_step(const std::vector<GroupValues>& groups) {
   const BackwardResult backward =
       result_of_backward(*resources_, *gradients_, loss_sum.defined() ? loss_sum.item<double>() : 0,
                          loss_scale, counted);
+  if (backward.updates_begun && !backward.non_finite.empty()) {
+    drop_step();
+    gradients_->fail_halted(backward.non_finite);
+  }
   begin_step();
   StepResult result;
   result.step = progress_.step;

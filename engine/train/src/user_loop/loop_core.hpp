@@ -35,7 +35,7 @@
 #include "sluice/train/hooked_loop.hpp"
 #include "sluice/train/report.hpp"
 #include "sluice/train/run_source.hpp"
-#include "step/gradient_flow.hpp"
+#include "step/gradients/gradient_flow.hpp"
 #include "step/progress.hpp"
 #include "step/run_resources.hpp"
 #include "user_loop/own_units.hpp"
@@ -92,6 +92,9 @@ class LoopCore {
   void begin_gradients(std::size_t unit);
   void send_gradients(std::size_t unit, const std::vector<std::size_t>& awaited = {});
   void add_loss(const torch::Tensor& loss);
+  // After a backward that had no error, before another one may begin; end_micro_batch() does it
+  // too.
+  void end_backward() { is_updating_ = false; }
   void end_micro_batch();
   void forget_gradients();
   StepResult end_step(const std::vector<GroupValues>& groups = {});
@@ -213,6 +216,7 @@ class LoopCore {
   std::vector<int> expected_backwards_;      // of this one: as many as the one before had
   std::vector<bool> completed_;              // by layout: this step's backward has its update
   bool has_backward_ = false;                // since the last end_micro_batch()
+  bool is_updating_ = false;                 // a backward that updates units is under way
   std::int64_t micro_batches_ = 0;           // that this step has had
   std::int64_t expected_micro_batches_ = 1;  // of this step: as many as the step before had
   std::int64_t drops_ = 0;                   // of gradients

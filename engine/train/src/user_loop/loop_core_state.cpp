@@ -243,11 +243,14 @@ void LoopCore::check_step_ended(const std::string& what) const {
 }
 
 void LoopCore::finish() {
-  const bool is_half = half_updated_ > 0 && options_.scratch;  // nothing is to be committed
-  if (!is_half) check_whole();
-  if (!options_.scratch) check_step_ended("the end of training");
+  if (is_updating_) half_updated_ = progress_.step + 1;  // its backward had an error
+  // A step in part is neither committed nor written. Nothing is lost where nothing would be.
+  const bool keeps = !options_.scratch || !config_.sluice.checkpoints.directory.empty();
+  if (half_updated_ > 0 && !keeps) return gradients_->finish_updates(gather_stall_);
+  check_whole();
+  if (keeps) check_step_ended("the end of training");
   order_->pause();
-  is_half ? gradients_->finish_updates(gather_stall_) : finish_step(true);
+  gradients_->updates_begun() ? gradients_->finish_updates(gather_stall_) : finish_step(true);
   // Reductions of a step that has not ended use the communicator of this thread.
   const std::exception_ptr lost = error_of([this] { finish_moves(); });
   if (!options_.scratch) close_swap(*resources_);

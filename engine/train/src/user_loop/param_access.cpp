@@ -76,6 +76,7 @@ const zero::ParamLayout& LoopCore::begin_access(ParamPlace place, Access access)
                "parameter " + param.name +
                    " is set while a script sees gathered values, as inside GatheredParameters: set "
                    "it before or after");
+  if (access == Access::write) check_step_ended("a parameter, a gradient or a state that is set");
   resources_->updater->check_updates();  // a gather tells of its own unit's, and only once
   order_->pause();
   finish_moves();  // their reductions use the communicator of this thread

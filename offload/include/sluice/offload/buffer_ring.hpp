@@ -1,6 +1,6 @@
 #pragma once
-// BufferRing: a fixed number of tiles of one size in host memory, handed out as leases. A ring
-// takes all its memory at construction, so a step allocates nothing.
+// BufferRing: tiles of one size in host memory, handed out as leases. A ring takes all its memory
+// at construction, so a step allocates nothing, unless the owner adds a tile.
 
 #include <cstddef>
 #include <memory>
@@ -53,6 +53,9 @@ class BufferRing {
 
   std::size_t tile_bytes() const { return tile_bytes_; }
   std::size_t count() const { return buffers_.size(); }
+  // One more tile, from the pool and not registered. Throws OutOfMemory. Only the thread that
+  // calls count() and register_with() calls it.
+  void add_tile();
   // Registers the tiles with `io`, whose transfers then cost less. `io` outlives the ring. Returns
   // an empty text, or in one line why the tiles stay unregistered. Call once, before the first
   // acquire.
@@ -66,7 +69,9 @@ class BufferRing {
   friend class TileLease;
   void give_back(std::span<std::byte> bytes) noexcept;
 
+  MemoryPool& pool_;  // outlives the ring
   const std::size_t tile_bytes_;
+  const std::string what_for_;
   std::vector<Buffer> buffers_;
   std::vector<nvme::Registration> registrations_;  // end before the buffers
   Mutex mutex_;

@@ -64,7 +64,7 @@ class Backwards:
                 if parameter.requires_grad:
                     self._states_of.setdefault(parameter, []).append(state)
         self._trained = list(self._states_of.items())
-        self._sharing = [{each for parameter in state.parameters for each in self._states_of.get(parameter, ())} for state in states]
+        self._sharing = [self._sharing_with(state) for state in states]
         with torch._C.DisableTorchFunctionSubclass():
             self._handles = [
                 parameter.register_hook(functools.partial(_before_gradient, weakref.ref(self), number))  # type: ignore[no-untyped-call]
@@ -82,8 +82,13 @@ class Backwards:
         if self._loop.updates_in_backward and not self.is_on():
             call.state.awaited.add(call)
 
+    def _sharing_with(self, state: State) -> set[State]:
+        """Units that add to gradients which are updated together with one of ``state``. A parameter's are with those of the first unit that has it."""
+        firsts = {self._states_of[parameter][0] for parameter in state.parameters if parameter in self._states_of}
+        return {each for first, *others in self._states_of.values() if first in firsts for each in (first, *others)}
+
     def _awaited(self, state: State) -> list[int]:
-        """Units that share a parameter with ``state``, itself included, whose graphs may have another backward in this step."""
+        """Those of :meth:`_sharing_with` whose graphs may have another backward in this step, ``state`` itself included."""
         version = self._loop.weights_version
         return [each.index for each in self._sharing[state.index] if any(call.weights_version == version for call in each.awaited)]
 

@@ -1,4 +1,4 @@
-"""Units that are updated in the backward that completes their gradients: bits are those of updates by step(), and the rest is an error."""
+"""Units that are updated in the backward that completes their gradients: bits are those of updates by step()."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 import torch
 from early_updates_test import IN_PLACE, STEPS, Shared, assert_equal, states
-from small_models import MEMORY_OF_ITS_OWN, Tied, batch, config, engine_of, loss_of, make
+from small_models import MEMORY_OF_ITS_OWN, VOCAB, Tied, batch, config, engine_of, loss_of, make
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import sluice
 
 KEY = {"optimizer_in_backward": True}
-MIXED = "mix of two steps"
 
 
 class Recomputed(nn.Module):
@@ -82,6 +81,13 @@ def course(model: Any, config: dict[str, Any], by_layer: bool = False) -> tuple[
     return found, losses, norms
 
 
+def trained(source: dict[str, Any], model: Any = Tied) -> Any:
+    engine = engine_of(make(model), source)
+    ids, targets = batch(0)
+    engine.backward(loss_of(engine(ids), targets))
+    return engine
+
+
 def assert_same(mine: Any, theirs: Any) -> None:
     assert_equal(mine[0], theirs[0])
     assert mine[1:] == theirs[1:]
@@ -130,13 +136,6 @@ def test_gradients_take_the_memory_of_two_or_three_units() -> None:
     assert hosts[1] < 0.35 * hosts[0]
 
 
-def trained(source: dict[str, Any], model: Any = Tied) -> Any:
-    engine = engine_of(make(model), source)
-    ids, targets = batch(0)
-    engine.backward(loss_of(engine(ids), targets))
-    return engine
-
-
 def test_values_of_parameter_groups_are_those_of_the_backward() -> None:
     results = []
     for in_backward in (False, True):
@@ -154,146 +153,91 @@ def test_values_of_parameter_groups_are_those_of_the_backward() -> None:
     assert_equal(*results)
 
 
-def test_values_that_change_between_backward_and_step_are_an_error_that_can_be_mended() -> None:
-    engine = trained(source())
-    before = engine.get_lr()[0]
-    engine.set_lr(0.5 * before)
-    with pytest.raises(ValueError, match="step the scheduler after the optimizer"):
-        engine.step()
-    engine.set_lr(before)
-    engine.step()
-    assert engine.global_steps == 1
-    engine.destroy()
+class Cell(nn.Module):
+    """A unit with three others inside, called several times: more gradients wait than there are slots."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(16, 64))
+        self.parts = nn.ModuleList([nn.Linear(64, 64) for _ in range(3)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for part in self.parts:
+            x = x + torch.tanh(part(x)) * self.scale.mean()
+        return x
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda engine, folder: engine.zero_grad(), "cannot be dropped"),
-        (lambda engine, folder: engine.module.blocks[0].zero_grad(), "is gone"),
-        (lambda engine, folder: engine.save_checkpoint(folder), "a checkpoint comes after step"),
-        (lambda engine, folder: sluice.utils.safe_get_full_grad(engine.module.blocks[0].down.weight), "is gone"),
-        (lambda engine, folder: engine.backward(loss_of(engine(batch(1)[0]), batch(1)[1])), "call step\\(\\) first"),
-    ],
-    ids=["zero_grad", "zero_grad_of_a_part", "save", "gradient", "backward"],
-)
-def test_between_backward_and_step(call: Any, words: str, tmp_path: Path) -> None:
-    """The error changes nothing."""
-    engine = trained(source())
-    with pytest.raises(ValueError, match=words):
-        call(engine, tmp_path)
-    engine.step()
-    ids, targets = batch(1)
-    engine.backward(loss_of(engine(ids), targets))
-    engine.step()
-    found = states(engine.module)
-    engine.destroy()
-    plain = trained(source(in_backward=False))
-    plain.step()
-    plain.backward(loss_of(plain(ids), targets))
-    plain.step()
-    assert_equal(found, states(plain.module))
-    plain.destroy()
-
-
-def test_a_graph_has_one_backward() -> None:
-    engine = engine_of(make(Tied), source())
-    ids, targets = batch(0)
-    loss = loss_of(engine(ids), targets)
-    engine.backward(loss, retain_graph=True)
-    with pytest.raises(ValueError, match="call step\\(\\) first"):
-        engine.backward(loss)
-    engine.step()
-    engine.destroy()
-
-
-def test_a_reentrant_checkpoint_that_is_used_twice() -> None:
-    engine = engine_of(make(lambda: Recomputed(use_reentrant=True)), source())
-    ids, targets = batch(0)
-    with pytest.raises(ValueError, match="use_reentrant=False"):
-        engine.backward(loss_of(engine(ids), targets))
-    with pytest.raises(RuntimeError, match=MIXED):
-        engine(ids)
-    engine.destroy()
-
-
-class Fails(torch.autograd.Function):
-    @staticmethod
-    def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> Any:
-        raise RuntimeError("on purpose")
-
-
-class FailsOnce(Tied):
-    fails = False
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCAB, 64)
+        self.cell = Cell()
+        self.head = nn.Linear(64, VOCAB)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x = self.embedding(ids)
-        for index, block in enumerate(self.blocks):
-            x = Fails.apply(block(x)) if self.fails and index == 0 else block(x)
+        for _ in range(3):
+            x = self.cell(x)
         return self.head(x)
 
 
-def test_a_backward_that_fails_half_way_leaves_a_mix_until_a_checkpoint_is_loaded(tmp_path: Path) -> None:
-    engine = trained(source(), FailsOnce)
-    engine.step()
-    engine.save_checkpoint(tmp_path / "ck")
-    expected = states(engine.module)
-    ids, targets = batch(1)
-    engine.module.fails = True
-    with pytest.raises(RuntimeError, match="on purpose"):
-        engine.backward(loss_of(engine(ids), targets))
-    engine.module.fails = False
-    for call in (lambda: engine(ids), lambda: engine.save_checkpoint(tmp_path / "other"), engine.step):
-        with pytest.raises(RuntimeError, match=MIXED):
-            call()
-    engine.load_checkpoint(tmp_path / "ck")
-    assert_equal(states(engine.module), expected)
-    engine.backward(loss_of(engine(ids), targets))
-    engine.step()
-    assert engine.global_steps == 2
-    engine.destroy()
+RECURRENT = ["embedding", "cell", "cell.parts.0", "cell.parts.1", "cell.parts.2", "head"]
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("what", ["loss", "first gradient"])
-def test_a_step_that_is_not_finite_before_its_first_update_is_skipped(what: str, parts: int) -> None:
-    engine = engine_of(make(Tied), source(gradient_accumulation_steps=parts))
-    before = states(engine.module)
-    for _ in range(parts):
+def test_units_that_wait_for_another_backward_get_further_slots(caplog: pytest.LogCaptureFixture) -> None:
+    results = []
+    for in_backward in (False, True):
+        engine = engine_of(make(Recurrent), source(in_backward=in_backward), units=RECURRENT)
+        for step in range(3):
+            ids, targets = batch(step)
+            engine.backward(loss_of(engine(ids), targets))
+            engine.step()
         ids, targets = batch(0)
-        loss = loss_of(engine(ids), targets)
-        if what == "loss":
-            loss = loss * torch.inf
-        else:
-            loss.register_hook(lambda gradient: gradient * torch.nan)
-        engine.backward(loss)
+        engine.backward(loss_of(engine(ids), targets) * torch.inf)
         engine.step()
-    assert engine.skipped_steps == 1
-    assert_equal(states(engine.module), before)
-    for _ in range(parts):
-        ids, targets = batch(1)
-        engine.backward(loss_of(engine(ids), targets))
-        engine.step()
-    assert engine.skipped_steps == 1
-    engine.destroy()
+        assert engine.skipped_steps == 1
+        results.append(states(engine.module))
+        engine.destroy()
+    assert_equal(*results)
+    assert "wait for another backward of their unit" in caplog.text
 
 
-def test_a_gradient_that_is_not_finite_after_an_update_ends_the_training() -> None:
-    engine = engine_of(make(Tied), source())
-    ids, targets = batch(0)
-    engine.module.blocks[0].register_full_backward_hook(lambda module, inputs, outputs: None)
-    handle = engine.module.blocks[0].down.weight.register_hook(lambda gradient: gradient * torch.nan)
-    with pytest.raises(RuntimeError, match=r"blocks\.0.* is not finite. With optimizer_in_backward.*leave that key out"):
-        engine.backward(loss_of(engine(ids), targets))
-        engine.step()
-    handle.remove()
-    with pytest.raises(RuntimeError, match=MIXED):
-        engine(ids)
-    engine.destroy()
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.x, self.y = nn.Linear(64, 64), nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.y(self.x(x)))
+
+
+class Crossed(nn.Module):
+    """Two units tie different weights of a third, which comes last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(VOCAB, 64), nn.Linear(64, VOCAB)
+        self.a, self.b, self.c = Pair(), Pair(), Pair()
+        self.b.x.weight, self.c.y.weight = self.a.x.weight, self.a.y.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(ids)
+        for part in (self.c, self.b, self.c, self.a):
+            x = part(x)
+        return self.head(x)
+
+
+def test_units_that_tie_different_weights_of_one() -> None:
+    results = []
+    for in_backward in (False, True):
+        engine = engine_of(make(Crossed), source(in_backward=in_backward), units=["embedding", "a", "b", "c", "head"])
+        for step in range(3):
+            ids, targets = batch(step)
+            engine.backward(loss_of(engine(ids), targets))
+            engine.step()
+        results.append(states(engine.module))
+        engine.destroy()
+    assert_equal(*results)
 
 
 def test_a_short_last_group_and_a_step_without_a_backward() -> None:
@@ -324,19 +268,6 @@ def test_a_step_without_a_backward_where_gradients_share_slots() -> None:
     assert_equal(*results)
 
 
-def test_a_boundary_by_hand_needs_the_number_of_micro_batches() -> None:
-    engine = engine_of(make(Tied), source())
-    ids, targets = batch(0)
-    engine.set_gradient_accumulation_boundary(False)
-    with pytest.raises(ValueError, match="gradient_accumulation_steps 1 has no room"):
-        engine.backward(loss_of(engine(ids), targets))
-    engine.set_gradient_accumulation_boundary(True)
-    engine.backward(loss_of(engine(ids), targets))
-    engine.step()
-    assert engine.global_steps == 1
-    engine.destroy()
-
-
 class Chain(nn.Sequential):
     def __init__(self) -> None:
         super().__init__(*(nn.Linear(8, 8) for _ in range(4)))
@@ -356,13 +287,3 @@ def test_layer_by_layer() -> None:
         results.append(states(engine.module))
         engine.destroy()
     assert_equal(*results)
-
-
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [({"gradient_clipping": 1.0}, "gradient_clipping needs the norm"), ({"fp16": {"enabled": True}}, "use bf16")],
-    ids=["clipping", "fp16"],
-)
-def test_settings_that_need_all_gradients(more: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        engine_of(make(Tied), source(**more))

@@ -1,16 +1,15 @@
-#include "step/gradient_flow.hpp"
+#include "step/gradients/gradient_flow.hpp"
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <exception>
-#include <new>
-#include <numeric>
 #include <utility>
 
 #include "device/tensor_bytes.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/base/error_of.hpp"
+#include "sluice/base/log.hpp"
 #include "sluice/base/text.hpp"
 #include "update/optimizer_tile.hpp"
 
@@ -32,7 +31,7 @@ void GradientFlow::begin_step() {
   std::fill(squared_norms_.begin(), squared_norms_.end(), 0.0);
   std::fill(non_finite_.begin(), non_finite_.end(), std::string());
   immediate_.reset();
-  has_updated_ = false;
+  has_updated_ = halted_ = false;
   ranks_agree_on_checks_ = false;
   speculative_.reset();
 }
@@ -74,112 +73,6 @@ void GradientFlow::begin(const std::vector<std::size_t>& units) {
   for (const std::size_t unit : units) begin_buffer(unit);
 }
 
-// Runs on the thread of the reductions; with one rank on the one that trains.
-zero::ShardedUnit::Reduced GradientFlow::check_of_sum(std::size_t unit) {
-  return [this, unit, agree = ranks_agree_on_checks_](offload::DeviceSpan shard) {
-    SumCheck check = norms_ ? check_on_device(unit, shard, agree) : check_on_host(unit, shard);
-    if (agree) {
-      const bool finite = check.non_finite.empty();
-      double found[] = {finite ? 0.0 : 1.0};
-      resources_.communicator->all_reduce(
-          found, "whether the gradients of unit " + plan_.layouts[unit].name + " are finite");
-      if (found[0] != 0.0 && finite) check.non_finite = plan_.layouts[unit].name;
-    }
-    sum_checks_[unit] = check;
-  };
-}
-
-GradientFlow::SumCheck GradientFlow::check_on_host(std::size_t unit, offload::DeviceSpan shard) {
-  const std::span<std::byte> values = resources_.device->host_view(shard);
-  const cpu_adam::GradientStats stats = cpu_adam::gradient_stats(
-      gradient_span(values, plan_.config.gradient_dtype()), *resources_.executor);
-  return {.squared_norm = stats.squared_norm,
-          .non_finite = stats.finite ? "" : first_non_finite(unit, values)};
-}
-
-// finish_check() reads the norm. Where the ranks `agree`, the finite check comes before.
-GradientFlow::SumCheck GradientFlow::check_on_device(std::size_t unit, offload::DeviceSpan shard,
-                                                     bool agree) {
-  norms_->begin(unit, shard, plan_.config.gradient_dtype());
-  if (!agree) return {};
-  norms_->wait(unit);
-  const bool finite = std::isfinite(norms_->squared_norm(unit));
-  return {.squared_norm = 0, .non_finite = finite ? "" : plan_.layouts[unit].name};
-}
-
-void GradientFlow::finish_check(std::size_t unit) {
-  const SumCheck& check = sum_checks_[unit];
-  squared_norms_[unit] = norms_
-                             ? norms_->finish(unit, resources_.unit_context.stalls, stall_seconds_)
-                             : check.squared_norm;
-  non_finite_[unit].clear();
-  if (!check.non_finite.empty()) {
-    found_non_finite(unit, check.non_finite);
-  } else if (!std::isfinite(squared_norms_[unit])) {
-    found_non_finite(unit, first_non_finite_at_home(unit));
-  }
-}
-
-std::string GradientFlow::first_non_finite_at_home(std::size_t unit) const {
-  const offload::TieredBytes& home = resources_.units[unit]->gradients_home();
-  if (home.tier() == offload::Tier::nvme) return plan_.layouts[unit].name;
-  if (home.tier() != offload::Tier::device) return first_non_finite(unit, home.host_memory());
-  // Read back to name the parameter. No plan counts these bytes: the step fails, or is skipped. The
-  // copy waits for all compute work: a further backward may be adding to the gradient where it is,
-  // which leaves non-finite values non-finite.
-  const offload::DeviceSpan values = home.device_memory();
-  try {
-    std::vector<std::byte> copy(gradient_shard_bytes(unit));
-    resources_.device->begin_copy_out(copy, values.first(copy.size())).finish();
-    return first_non_finite(unit, copy);
-  } catch (const std::bad_alloc&) {
-    return plan_.layouts[unit].name;
-  }
-}
-
-std::uint64_t GradientFlow::gradient_shard_bytes(std::size_t unit) const {
-  return zero::shard_count(plan_.layouts[unit], plan_.config.world_size) *
-         size_of(plan_.config.gradient_dtype());
-}
-
-std::string GradientFlow::first_non_finite(std::size_t unit, std::span<std::byte> shard) const {
-  const std::size_t element = size_of(plan_.config.gradient_dtype());
-  const std::uint64_t first_count =
-      zero::shard_range(plan_.layouts[unit], plan_.config.rank, plan_.config.world_size).begin;
-  for (const zero::ParamLayout& param : plan_.layouts[unit].params) {
-    const zero::ShardRange part = zero::part_in(param, first_count, shard.size() / element);
-    if (part.count == 0) continue;
-    const auto values = shard.subspan((part.begin - first_count) * element, part.count * element);
-    if (!cpu_adam::gradient_stats(gradient_span(values, plan_.config.gradient_dtype()),
-                                  *resources_.executor)
-             .finite)
-      return param.name;
-  }
-  return plan_.layouts[unit].name;
-}
-
-void GradientFlow::found_non_finite(std::size_t unit, const std::string& name) {
-  const bool known = !non_finite().empty();
-  non_finite_[unit] = name;
-  if (known || !immediate_) return;
-  if (has_updated_) {
-    const bool own = plan_.own_loop();
-    throw Error("the gradient of " + name + " is not finite. " +
-                (own ? "With optimizer_in_backward" : "Without gradient_clipping") +
-                " each update begins when its gradient arrives, and later layers are already "
-                "updated, so this step cannot be skipped. To have such steps skipped, " +
-                (own ? "leave that key out. " : "set gradient_clipping (1e9 clips nothing). ") +
-                remaining_state(plan_, resources_.files.store.get()));
-  }
-  immediate_.reset();
-}
-
-std::string GradientFlow::non_finite() const {
-  const auto found = std::find_if(non_finite_.rbegin(), non_finite_.rend(),
-                                  [](const std::string& name) { return !name.empty(); });
-  return found == non_finite_.rend() ? "" : *found;
-}
-
 void GradientFlow::send(const std::vector<std::size_t>& units, std::size_t counted,
                         const std::vector<std::size_t>& complete) {
   for (std::size_t i = 0; i < units.size(); ++i) {
@@ -191,23 +84,26 @@ void GradientFlow::send(const std::vector<std::size_t>& units, std::size_t count
   if (!plan_.config.sluice.overlap) finish_moves();
 }
 
-// Summed from the last unit to the first, in the order in which backward sends them.
-double GradientFlow::squared_norm() const {
-  return std::accumulate(squared_norms_.rbegin(), squared_norms_.rend(), 0.0);
-}
-
-// Throws where no update will free a slot. A unit that is called several times keeps its own.
-void GradientFlow::check_slots(std::size_t unit) const {
-  std::vector<std::string> held;
+// A unit that is called several times keeps its slot until its last backward. Where all slots are
+// kept so, no update frees one.
+void GradientFlow::add_slot_if_all_are_kept(std::size_t unit) {
+  std::vector<std::string> kept;
   for (std::size_t u = 0; u < slots_.size(); ++u) {
-    if (slots_[u]) held.push_back(plan_.layouts[u].name);
+    if (slots_[u]) kept.push_back(plan_.layouts[u].name);
   }
-  SLUICE_CHECK(held.size() < static_cast<std::size_t>(plan_.rings.gradient_slots),
-               "the gradient of unit " + plan_.layouts[unit].name + " has no room: with " +
-                   "optimizer_in_backward there are " + std::to_string(held.size()) +
-                   " slots, and those of " + join(held, " and ") +
-                   " wait for another backward of their unit. Leave that key out, and each unit "
-                   "has memory for its gradient");
+  offload::BufferRing& slots = *resources_.gradient_slots;
+  if (kept.size() < slots.count()) return;
+  const std::string why =
+      "since the gradients of " + join(kept, " and ") + " wait for another backward of their unit";
+  try {
+    slots.add_tile();
+  } catch (const OutOfMemory& error) {
+    throw Error("the gradient of unit " + plan_.layouts[unit].name +
+                " needs memory beside the slots of the plan, " + why + ": " + error.what() +
+                ". Leave optimizer_in_backward out, and the plan has memory for all");
+  }
+  log(LogLevel::warn, "gradient slots: " + std::to_string(slots.count()) + " in place of " +
+                          std::to_string(plan_.rings.gradient_slots) + " of the plan, " + why);
 }
 
 // Gives a unit whose gradients use slots a free one as their home, unless it has one; waits for the
@@ -219,7 +115,7 @@ void GradientFlow::lend_home(std::size_t unit) {
   if (!slot) {
     // A gradient that has arrived holds its slot until its update, which finish_moves() begins.
     finish_moves();
-    check_slots(unit);
+    add_slot_if_all_are_kept(unit);
     const auto begin = std::chrono::steady_clock::now();
     slot = slots.acquire();
     const auto end = std::chrono::steady_clock::now();
@@ -238,13 +134,15 @@ void GradientFlow::finish_front() {
   const auto [units, counted, complete] = std::move(moves_.front());
   moves_.pop_front();
   for (std::size_t i = 0; i < counted; ++i) finish_check(units[i]);
-  if (immediate_) {
-    for (const std::size_t unit : complete) begin_update(unit, *immediate_);
+  if (immediate_ && !halted_) {
     has_updated_ = has_updated_ || !complete.empty();
+    for (const std::size_t unit : complete) begin_update(unit, *immediate_);
     return;
   }
+  // The step will be skipped or fail, and other units need the slots.
   for (const std::size_t unit : units) {
-    if (slots_[unit]) forget(unit);  // the step will be skipped, and other units need the slot
+    const bool waits = resources_.units[unit]->gradient_state() == zero::GradientState::waiting;
+    if (slots_[unit] && waits) forget(unit);
   }
   for (const std::size_t unit : complete) begin_speculative_update(unit);
 }
@@ -331,7 +229,7 @@ void GradientFlow::begin_updates(const UpdateSettings& asked) {
 std::vector<std::size_t> GradientFlow::begin_waiting_updates() {
   std::vector<std::size_t> begun;
   finish_moves();
-  if (!immediate_) return begun;
+  if (!immediate_ || halted_) return begun;
   UpdateSettings settings = *immediate_;
   settings.after = resources_.device->mark_compute();  // as in begin_updates()
   for (std::size_t u = 0; u < resources_.units.size(); ++u) {

@@ -51,9 +51,10 @@ class GradientFlow {
   void begin(const std::vector<std::size_t>& units);
   // Starts moving the buffers home. The first `counted` units replace their earlier share of the
   // norm. The gradients of `complete`, which are some of these, are expected to change no more in
-  // this step; when updating immediately, they must not. Where a counted gradient is non-finite and
-  // a unit has been updated in this step, the call that waits for the move throws Error. Before,
-  // no update begins any more, and slots are free for other gradients: the step will be skipped.
+  // this step; when updating immediately, they must not. After a counted gradient that is
+  // non-finite, no update begins any more, and slots are free for other gradients. The step will be
+  // skipped where none has begun. Else the call that waits for the move throws Error, or in a loop
+  // of the user's own the caller ends the step with fail_halted().
   void send(const std::vector<std::size_t>& units, std::size_t counted,
             const std::vector<std::size_t>& complete = {});
   // begin() and send() for a unit and the units that it borrows parameters from. The unit's own
@@ -96,6 +97,8 @@ class GradientFlow {
   }
   // Whether a unit has been updated so.
   bool has_updated() const { return has_updated_; }
+  // Throws the Error of a step that has updated units and is `non_finite`: "the loss".
+  [[noreturn]] void fail_halted(const std::string& non_finite) const;
   // Seconds that the calling thread waited for gradients to leave the device.
   double stall_seconds() const { return stall_seconds_; }
   // Seconds that it waited for updates: for a gradient slot, and without overlap for all of them.
@@ -121,7 +124,7 @@ class GradientFlow {
   // they are in a file.
   std::string first_non_finite_at_home(std::size_t unit) const;
   std::uint64_t gradient_shard_bytes(std::size_t unit) const;  // of this rank
-  void check_slots(std::size_t unit) const;
+  void add_slot_if_all_are_kept(std::size_t unit);
   void lend_home(std::size_t unit);
   void forget(std::size_t unit);
   void finish_front();
@@ -140,6 +143,7 @@ class GradientFlow {
   std::vector<Ticket> states_;  // by unit: the part of its update after its weights are current
   std::optional<UpdateSettings> immediate_;  // set: updates begin as gradients arrive
   bool has_updated_ = false;                 // one of them has begun
+  bool halted_ = false;                      // no more begin: the step will fail
   // Set: updates begin as gradients arrive, where there are second states.
   std::optional<UpdateSettings> speculative_;
   double loss_scale_ = 1;       // times the divisor of sums over ranks
