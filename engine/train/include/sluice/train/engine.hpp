@@ -242,6 +242,10 @@ class __attribute__((visibility("default"))) Engine {
   // on no unit that trains, when this loss had its backward, and when the weights have changed
   // since its forward; also the errors of the units. After an error the step's gradients are
   // dropped: start the step over at its first micro-batch.
+  // With "optimizer_in_backward" the backward of the step's last micro-batch updates each unit when
+  // its gradient is complete. It is one backward: another one before step() throws InvalidArgument
+  // and changes nothing, so add the losses. After an error in it, weights and states may be a mix
+  // of two steps: then every call throws Error until a checkpoint is loaded.
   void backward(const torch::Tensor& loss);
   // Called after every micro-batch. The last one of a step begins the updates, which run during the
   // next forward. A non-finite loss or gradient skips the step and lowers a dynamic loss scale.
@@ -249,7 +253,9 @@ class __attribute__((visibility("default"))) Engine {
   // Error instead; the weights are unchanged. Throws InvalidArgument without a backward() since the
   // last call. After an error of the last one of a step, its gradients are dropped as above. So
   // they are where some do not reach their home, by the call that waits for them and throws: any
-  // one of this class.
+  // one of this class. With "optimizer_in_backward" it throws Error after a gradient that was not
+  // finite when a unit had its update already, with a mix as above; after its other errors it may
+  // be called again.
   StepResult step();
 
   // Waits for updates and commits the last step as the configuration says. Training may continue.

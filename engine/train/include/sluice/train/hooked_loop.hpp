@@ -113,8 +113,7 @@ class __attribute__((visibility("default"))) HookedLoop {
   // Sends the unit's gradients home. Throws InvalidArgument where a gradient is another tensor than
   // the one that begin_gradients() gave. `awaited`: units with further calls in the graph, whose
   // backward this micro-batch may still have. In the last backward with "optimizer_in_backward",
-  // parameters that none of them uses are updated; Error where a gradient is not finite after the
-  // first update of the step.
+  // parameters that none of them uses are updated. After a gradient that is not finite none is.
   void send_gradients(std::size_t unit, const std::vector<std::size_t>& awaited = {});
   // Adds the loss of a backward, unscaled, to the step's. One element.
   void add_loss(const torch::Tensor& loss);
@@ -132,7 +131,8 @@ class __attribute__((visibility("default"))) HookedLoop {
   // Ends the step: norm over all units, skip or clip, and the start of the updates. `groups`: by
   // parameter group of the configuration; empty: its values and schedule. Throws InvalidArgument
   // where a unit is entered, or a parameter has a gradient from outside its unit's backward, or
-  // `groups` differ from those that backward has updated with ("optimizer_in_backward");
+  // `groups` differ from those that backward has updated with ("optimizer_in_backward"). There it
+  // throws Error after a gradient that was not finite when a unit had its update already;
   // IoError and StorageError where the files of the monitors cannot be opened, before anything of
   // the step has happened; Error where the step must not be skipped.
   StepResult end_step(const std::vector<GroupValues>& groups = {});
