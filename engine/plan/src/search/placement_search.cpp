@@ -48,7 +48,7 @@ PlacedPlan find_placement(Plan plan, const StepModel& model, const Preferences& 
   }
   // Items that leave the device may need less host memory than the tiles that update them on the
   // device, so moving everything off the device may fit.
-  const PlacedPlan refused = *nearest;
+  PlacedPlan refused = *nearest;
   Preferences as_little = preferences;
   as_little.least_on_device = true;
   if (fits(overlaps.back(), as_little)) return last;
