@@ -168,6 +168,10 @@ class Loop:
         """Whether that of the step in progress has begun to."""
 
     @property
+    def is_half_updated(self) -> bool:
+        """Whether it has failed after some updates: weights and states are a mix of two steps."""
+
+    @property
     def weights_version(self) -> int: ...
     @property
     def drops(self) -> int:

@@ -353,6 +353,21 @@ TEST(OwnPlan, UpdatesInBackwardShareSlotsOfGradients) {
   EXPECT_EQ(row_of(plan, "gradient slots").bytes.host, std::uint64_t{3} * 2 * kCount);
   config.gradient_accumulation_steps = 2;  // the sums of all units wait between micro-batches
   EXPECT_EQ(std::ranges::count_if(planned(config, model).units, use_slots), 0);
+  EXPECT_THAT(planned(config, model).choices,
+              ::testing::Contains(::testing::HasSubstr("optimizer_in_backward: saves no memory")));
+}
+
+// Slots take what the budget has left, so that no backward waits for the drive.
+TEST(OwnPlan, UpdatesInBackwardOnADriveHaveMoreSlots) {
+  config::TrainConfig config = train_config(Device::nvme, Device::cpu, 64, 64);
+  config.gradient_clipping = 0;
+  config.sluice.updates.in_backward = true;
+  config.gradient_accumulation_steps = 1;
+  const Plan plan = planned(config, ten_calls());
+  EXPECT_EQ(plan.rings.gradient_slots, 10);
+  EXPECT_THAT(
+      plan.choices,
+      ::testing::Contains(::testing::HasSubstr("optimizer_in_backward: 10 slots of gradients")));
 }
 
 TEST(OwnPlan, UpdatesInBackwardAreAdvisedWhereTheyMakeItFit) {

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import Tied, batch, config, engine_of, loss_of, make, train
+from small_models import VOCAB, Tied, batch, config, engine_of, loss_of, make, train
 from torch import nn
 
 import sluice
@@ -63,6 +63,54 @@ def test_training_goes_on_after_an_interrupt(model: type[nn.Module], name: str, 
     delattr(engine.loop, name)
     assert engine.global_steps == 2
     assert losses + train(engine, range(2, 4)) == expected
+    engine.destroy()
+
+
+class Outer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(64, 64)
+        self.scale = nn.Parameter(torch.ones(64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.scale * self.inner(x)
+
+
+class Nested(nn.Module):
+    """A unit inside a unit, and a weight that the model's forward uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.outer, self.head = nn.Embedding(VOCAB, 64), Outer(), nn.Linear(64, VOCAB)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(self.outer(self.embedding(ids)), self.head.weight)
+
+
+class Late(Exception):
+    """PyTorch calls the hooks of units around the one in which it comes, as it does not for a KeyboardInterrupt."""
+
+
+@pytest.mark.parametrize("name", ["enter", "leave"])
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_training_goes_on_after_an_exception_of_a_signal_in_a_forward(name: str, at: int) -> None:
+    def late(*_: Any) -> None:
+        raise Late
+
+    reference = engine_of(make(Nested))
+    expected = train(reference, range(3))
+    reference.destroy()
+    engine = engine_of(make(Nested), units=["embedding", "outer", "outer.inner", "head"])
+    before = signal.signal(signal.SIGALRM, late)
+    try:
+        losses = train(engine, range(1))
+        interrupt_after(engine.loop, name, at, signal.SIGALRM)
+        with pytest.raises(Late):
+            train(engine, range(1, 2))
+        delattr(engine.loop, name)
+        assert losses + train(engine, range(1, 3)) == expected
+    finally:
+        signal.signal(signal.SIGALRM, before)
     engine.destroy()
 
 

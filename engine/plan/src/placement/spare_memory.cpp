@@ -91,6 +91,22 @@ std::uint64_t add_gradient_slots(Plan& plan, std::uint64_t room_bytes) {
   return static_cast<std::uint64_t>(more) * slot_bytes;
 }
 
+// How many gradients of a user's loop are in memory, where that is not two or three units' as
+// usual.
+void note_updates_in_backward(Plan& plan) {
+  if (!plan.own_loop() || !plan.updates_in_backward()) return;
+  if (plan.config.gradient_accumulation_steps > 1) {
+    plan.choices.push_back(
+        "optimizer_in_backward: saves no memory, because the gradients of all units wait between "
+        "the micro-batches of a step");
+  } else if (plan.rings.gradient_slots > kLeastGradientSlots + 1) {
+    plan.choices.push_back(
+        "optimizer_in_backward: " + std::to_string(plan.rings.gradient_slots) +
+        " slots of gradients, because updates on a drive may be slower than backward; a smaller "
+        "host_bytes has fewer");
+  }
+}
+
 // Tiles of the unit whose states take the most tiles to read.
 std::uint64_t tiles_to_read(const Plan& plan) {
   std::uint64_t tiles = 0;
@@ -261,6 +277,7 @@ std::uint64_t use_spare_memory(Plan& plan, const Preferences& preferences,
   if (cache_first) room_bytes -= add_cache(plan, room_bytes);
   if (preferences.read_ahead_first) room_bytes -= add_read_ahead(plan, room_bytes);
   room_bytes -= add_gradient_slots(plan, room_bytes);
+  note_updates_in_backward(plan);
   if (!preferences.read_ahead_first) room_bytes -= add_read_ahead(plan, room_bytes);
   if (!cache_first) room_bytes -= add_cache(plan, room_bytes);
   room_bytes -= add_second_states(plan, room_bytes);

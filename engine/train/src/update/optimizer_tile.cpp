@@ -168,6 +168,8 @@ std::string remaining_state(const plan::Plan& plan, const offload::SwapStore* st
   if (!two_slots) lost = "The states were updated in place, so they are lost with this run. ";
   const std::string& directory = plan.config.sluice.checkpoints.directory;
   const std::string newest = directory.empty() ? "" : models::newest_checkpoint(directory);
+  if (newest.empty() && plan.own_loop())
+    return lost + "Load a checkpoint that the script has saved, or begin anew";
   if (newest.empty()) return lost + "Nothing was committed before: begin anew";
   return lost + "The last checkpoint is " + newest + ": continue from it with " +
          std::string(kResumeWords);

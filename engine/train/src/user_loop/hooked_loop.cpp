@@ -126,6 +126,10 @@ bool HookedLoop::updates_in_backward() const {
   return core_->updates_in_backward();
 }
 
+bool HookedLoop::is_half_updated() const {
+  return core_->is_half_updated();
+}
+
 bool HookedLoop::updates_begun() const {
   return core_->updates_begun();
 }

@@ -55,6 +55,7 @@ class Backwards:
         self._loop, self._claim, self._drop_lost = loop, claim, drop_lost
         self.is_running = False  # a backward has begun; it stays True where an exception ends it
         self._task: Callable[[], object] = lambda: None  # a weak reference to what PyTorch keeps for the running backward
+        self._has_gradients = True  # of parameters, in the backward in progress
         self.by_layers = False  # a step goes layer by layer: its backwards are those of one micro-batch
         self._open: list[Call] = []  # calls whose backward has begun, in order
         self._lent: list[Call] = []  # those of them that no output has opened
@@ -120,7 +121,8 @@ class Backwards:
         if state.open_calls == 0:
             self._loop.enter(state.index, True)
             state.writes_before = state.writes.count()
-            self._loop.begin_gradients(state.index)
+            if self._has_gradients:
+                self._loop.begin_gradients(state.index)
         state.open_calls += 1
 
     def close_state(self, state: State) -> None:
@@ -128,7 +130,8 @@ class Backwards:
         state.open_calls -= 1
         if state.open_calls == 0:
             lost = state.writes.lost(state.writes_before, "backward")
-            self._loop.send_gradients(state.index, self._awaited(state))
+            if self._has_gradients:
+                self._loop.send_gradients(state.index, self._awaited(state))
             self._loop.leave(state.index)
             refuse(lost)
 
@@ -139,6 +142,7 @@ class Backwards:
         self._open.clear()
         self._lent.clear()
         self.is_running = self.by_layers = False
+        self._has_gradients = True
 
     def _open_call(self, call: Call) -> None:
         self.open_state(call.state)
@@ -178,6 +182,10 @@ class Backwards:
         """The first gradient of an output of the model, or of a unit, is there. A second call in a backward does nothing."""
         if not self._claim():
             return
+        # Gradients of inputs alone, as by torch.autograd.grad, update nothing.
+        self._has_gradients = not self._loop.updates_in_backward or self.by_layers or any(map(_accumulates, self._states_of))
+        if not self._has_gradients:
+            return
         if not self._loop.is_scaled and self._loop.loss_scale != 1 and any(map(_accumulates, self._states_of)):
             self._loop.micro_batches.has_unscaled_gradients = True
         self._loop.start_backward(is_whole=self.by_layers)
@@ -208,10 +216,11 @@ class Backwards:
             self._forget_gradients(call.state)
         self._lent.clear()
         try:
-            if not self.by_layers:
+            if not self.by_layers and self._has_gradients:
                 self._loop.end_micro_batch()
         finally:
             self.is_running = False
+            self._has_gradients = True
 
     def _forget_gradients(self, state: State) -> None:
         """A unit that stays entered would show gradients in memory that is no longer theirs."""

@@ -71,7 +71,8 @@ class Hooks:
         self._borrowed: list[Call] = []  # units that another module's forward uses, in this forward
         self._watched: list[nn.Module] = []
         self.is_undivided_noted = False  # a warning has named an output whose gradient is not divided
-        self._is_changing = False  # units are entered or left; stays True where an exception ends that
+        # Units are entered or left. It stays True where an exception ends that: PyTorch still calls the hooks of units around it.
+        self._is_changing = False
         self._is_step_lost = False  # see drop_step()
         self._backwards = Backwards(loop, self._states, self._claim_backward, self._drop_lost)
         self._thread = OneThread(self._modules, self._backwards)
@@ -141,14 +142,14 @@ class Hooks:
         return replaced if replaced is not output else None
 
     def _give_back(self) -> None:
-        self._is_changing = bool(self._borrowed)
+        was_changing, self._is_changing = self._is_changing, True
         lost = None
         for call in reversed(self._borrowed):
             lost = lost or call.state.writes.lost(call.writes_before, "forward")
             self.loop.leave(call.state.index)
             call.state.is_borrowed = False
         self._borrowed.clear()
-        self._is_changing = False
+        self._is_changing = was_changing
         refuse(lost)
 
     def borrow(self, unit: int) -> None:
@@ -223,13 +224,13 @@ class Hooks:
             replaced, made = inputs.finish(args, kwargs, replaced)
             for tensor in made:
                 tensor.register_hook(functools.partial(self._backwards.begin_call, call))
-        self._is_changing = True
+        was_changing, self._is_changing = self._is_changing, True
         state.entered.pop()
         lost = None
         if call is not None and call.has_entered:
             lost = None if state.is_borrowed else state.writes.lost(call.writes_before, "forward")  # else when it is given back
             self.loop.leave(state.index)
-        self._is_changing = False
+        self._is_changing = was_changing
         refuse(lost or kept)
         return replaced if replaced is not output else None
 
@@ -336,8 +337,15 @@ class Hooks:
 
     def drop_failed(self) -> None:
         """After a backward that ended with an exception."""
-        log.warning("a backward has failed: the gradients of this step so far are dropped")
+        dropped = self.loop.drops
         self.abandon()
+        if self.loop.is_half_updated:
+            log.warning(
+                "a backward has failed when some units had their updates (optimizer_in_backward): weights and states are a mix of two "
+                "steps, until a checkpoint is loaded"
+            )
+        elif self.loop.drops != dropped:
+            log.warning("a backward has failed: the gradients of this step so far are dropped")
 
     def drop_step(self) -> None:
         """Drops the gradients of the step so far. Where another thread is inside a pass, this waits for the next pass or use of weights."""

@@ -20,6 +20,7 @@ from ..._errors import StorageError
 from .files import make_folder, write_bytes
 from .states import State, folders_of, newest, states_of
 
+_LONGEST_NAME = 230  # of 255 bytes, beside the end of a name that is not final
 _OF_ALL_STEPS = "client.pt"  # of versions that wrote it after the states
 
 
@@ -85,11 +86,16 @@ def _settle(folder: str) -> None:
 
 
 def write(folder: str, step: int, packed: bytes) -> str:
-    """Before the states of this step are written. Returns the file's path until then."""
+    """Before the states of this step are written. Returns the file's path until then. Raises StorageError where it has too many states."""
     make_folder(folder)
     _settle(folder)
-    before = "".join(f"-{state.key}" for state in states_of(folder) if state.step == step)
+    others = [state for state in states_of(folder) if state.step == step]
+    before = "".join(f"-{state.key}" for state in others)
     path = os.path.join(folder, f"client-{step:08d}.after{before}.pt")
+    if len(os.path.basename(path)) > _LONGEST_NAME:
+        raise StorageError(
+            f"{folder} has states of step {step} of other runs, {len(others)} in number, and no file's name holds the keys of more: remove those that you do not need, or save in another folder"
+        )
     write_bytes(path, packed)
     return path
 

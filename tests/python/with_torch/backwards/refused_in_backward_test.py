@@ -262,3 +262,46 @@ def test_a_boundary_by_hand_needs_the_number_of_micro_batches() -> None:
 def test_settings_that_need_all_gradients(more: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         engine_of(make(Tied), source(**more))
+
+
+@pytest.mark.parametrize("how", ["grad", "inputs", "frozen"])
+def test_a_backward_without_gradients_of_parameters_updates_nothing(how: str) -> None:
+    engine = engine_of(make(Tied), source())
+    before = states(engine.module)
+    x = engine.module.embedding(batch(0)[0]).detach().requires_grad_()
+    if how == "frozen":
+        engine.module.requires_grad_(False)
+    y = x
+    for block in engine.module.blocks:
+        y = block(y)
+    loss = y.square().mean()
+    if how == "grad":
+        torch.autograd.grad(loss, x)
+    else:
+        loss.backward(inputs=[x] if how == "inputs" else None)
+        assert x.grad is not None
+    engine.module.requires_grad_(True)
+    assert_equal(states(engine.module), before)
+    ids, targets = batch(0)
+    engine.backward(loss_of(engine(ids), targets))
+    engine.step()
+    found = states(engine.module)
+    engine.destroy()
+    plain = trained(source(in_backward=False))
+    plain.step()
+    assert_equal(found, states(plain.module))
+    plain.destroy()
+
+
+def test_the_log_says_which_failures_end_the_training(caplog: pytest.LogCaptureFixture) -> None:
+    engine = trained(source(), FailsOnce)
+    ids, targets = batch(1)
+    with pytest.raises(ValueError, match="call step\\(\\) first"):
+        loss_of(engine(ids), targets).backward()
+    assert "dropped" not in caplog.text  # nothing was
+    engine.step()
+    engine.module.fails = True
+    with pytest.raises(RuntimeError, match="on purpose"):
+        engine.backward(loss_of(engine(ids), targets))
+    assert "weights and states are a mix of two steps, until a checkpoint is loaded" in caplog.text
+    engine.destroy()

@@ -8,6 +8,8 @@ import pytest
 from ranks_test import run_text
 from small_models import engine_of, make
 
+from sluice import StorageError
+
 SAVING = """
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
@@ -51,6 +53,8 @@ import json, os, resource, sys
 sys.path.insert(0, sys.argv[1])
 import torch
 from small_models import engine_of, make
+
+from sluice import StorageError
 rank = int(os.environ["RANK"])
 engine = engine_of(make(blocks=1))
 engine.save_checkpoint(sys.argv[2], "warm", client_state={"rank": rank})
@@ -68,3 +72,16 @@ def test_client_states_take_a_few_times_their_size(tmp_path: Path) -> None:
     first, second = run_text(LARGE, tmp_path)  # in the size of one
     assert second < 6
     assert first < 10
+
+
+def test_states_of_one_step_whose_keys_fit_no_file_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a script that is begun again and again, and saves its first step in one folder."""
+    monkeypatch.setattr("sluice._training.saved.client._LONGEST_NAME", 30)
+    for saves in range(2):
+        engine = engine_of(make(blocks=1))
+        if saves == 0:
+            engine.save_checkpoint(tmp_path)
+        else:
+            with pytest.raises(StorageError, match="has states of step 0 of other runs, 1 in number"):
+                engine.save_checkpoint(tmp_path)
+        engine.destroy()

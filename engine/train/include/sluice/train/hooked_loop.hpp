@@ -198,6 +198,8 @@ class __attribute__((visibility("default"))) HookedLoop {
   bool updates_in_backward() const;
   // Whether that of the step in progress has begun to.
   bool updates_begun() const;
+  // Whether it has failed after some of them: only load_checkpoint() goes on.
+  bool is_half_updated() const;
   // From gradient(), a sum over the ranks, to the gradient of an update. Without the loss scale.
   double gradient_divisor() const;
   // Grows when the weights change.
