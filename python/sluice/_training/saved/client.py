@@ -94,7 +94,8 @@ def write(folder: str, step: int, packed: bytes) -> str:
     path = os.path.join(folder, f"client-{step:08d}.after{before}.pt")
     if len(os.path.basename(path)) > _LONGEST_NAME:
         raise StorageError(
-            f"{folder} has states of step {step} of other runs, {len(others)} in number, and no file's name holds the keys of more: remove those that you do not need, or save in another folder"
+            f"{folder} has states of step {step} of other runs, {len(others)} in number, and no file's name holds the keys of more: remove "
+            "those that you do not need, or save in another folder"
         )
     write_bytes(path, packed)
     return path
