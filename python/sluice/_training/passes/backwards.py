@@ -121,16 +121,23 @@ class Backwards:
         if state.open_calls == 0:
             self._loop.enter(state.index, True)
             state.writes_before = state.writes.count()
-            if self._has_gradients:
-                self._loop.begin_gradients(state.index)
+            state.has_gradients = False
+            if self._has_gradients or any(map(_accumulates, state.parameters)):  # of a graph inside another one, as of use_reentrant=True
+                self._begin_state(state)
         state.open_calls += 1
+
+    def _begin_state(self, state: State) -> None:
+        if not self._has_gradients:
+            self._begin_gradients()
+        state.has_gradients = True
+        self._loop.begin_gradients(state.index)
 
     def close_state(self, state: State) -> None:
         """Ends one :meth:`open_state`. The last one sends the gradients."""
         state.open_calls -= 1
         if state.open_calls == 0:
             lost = state.writes.lost(state.writes_before, "backward")
-            if self._has_gradients:
+            if state.has_gradients:
                 self._loop.send_gradients(state.index, self._awaited(state))
             self._loop.leave(state.index)
             refuse(lost)
@@ -156,11 +163,14 @@ class Backwards:
         Raises RuntimeError where the unit is not here: its weights have been missing in the backward so far.
         """
         parameter, states = self._trained[number]
-        is_open = any(state.open_calls > 0 for state in states)
-        if (is_open and self._loop.micro_batches.has_new_gradients) or not _accumulates(parameter):
+        opened = [state for state in states if state.open_calls > 0]
+        is_begun = any(state.has_gradients for state in opened)
+        if (is_begun and self._loop.micro_batches.has_new_gradients) or not _accumulates(parameter):
             return
         self._loop.micro_batches.begin_gradients()
-        if is_open:
+        if opened:
+            for state in opened if not is_begun else ():  # its parameters are in a graph inside the one that has opened it
+                self._begin_state(state)
             return
         with torch._C.DisableTorchFunctionSubclass():
             is_here = parameter.numel() > 0
@@ -184,8 +194,11 @@ class Backwards:
             return
         # Gradients of inputs alone, as by torch.autograd.grad, update nothing.
         self._has_gradients = not self._loop.updates_in_backward or self.by_layers or any(map(_accumulates, self._states_of))
-        if not self._has_gradients:
-            return
+        if self._has_gradients:
+            self._begin_gradients()
+
+    def _begin_gradients(self) -> None:
+        self._has_gradients = True
         if not self._loop.is_scaled and self._loop.loss_scale != 1 and any(map(_accumulates, self._states_of)):
             self._loop.micro_batches.has_unscaled_gradients = True
         self._loop.start_backward(is_whole=self.by_layers)

@@ -27,7 +27,7 @@ class State:
     """A unit in the passes."""
 
     __slots__ = (
-        *("awaited", "entered", "index", "is_borrowed", "is_held", "is_noted", "name", "open_calls", "parameters", "writes", "writes_before"),
+        *("awaited", "entered", "has_gradients", "index", "is_borrowed", "is_held", "is_noted", "name", "open_calls", "parameters", "writes", "writes_before"),
     )
 
     def __init__(self, index: int, unit: Unit, writes: Writes, only_computes: bool) -> None:
@@ -38,6 +38,7 @@ class State:
         self.writes_before: list[int] = []  # in the backward that is open
         self.entered: list[Call | None] = []  # forwards in progress; None: inside the unit's own backward
         self.open_calls = 0  # in backward
+        self.has_gradients = False  # the backward that is open has some of its parameters
         self.awaited: weakref.WeakSet[Call] = weakref.WeakSet()  # calls in graphs that have had no backward
         self.is_borrowed = False  # another module's forward uses its parameters
         self.is_held = False  # entered for several forwards

@@ -43,6 +43,43 @@ class InSegments(Recomputed):
         return self.inner.head(x)
 
 
+class AllInside(Recomputed):
+    """No parameter is in the graph of the model's output: that of each is made in backward."""
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = torch.zeros(*ids.shape, 1, requires_grad=True, dtype=self.inner.head.weight.dtype)
+        for part in (self.embed, self.inner.blocks[0], self.inner.blocks[1], self.inner.head):
+            x = checkpoint(part, ids, x, use_reentrant=True) if part == self.embed else checkpoint(part, x, use_reentrant=True)
+        return x
+
+    def embed(self, ids: torch.Tensor, begin: torch.Tensor) -> torch.Tensor:
+        return self.inner.embedding(ids) + begin
+
+
+class InsideUnits(nn.Module):
+    """As AllInside, but each unit's own forward checkpoints."""
+
+    class Part(nn.Module):
+        def __init__(self, part: nn.Module) -> None:
+            super().__init__()
+            self.part = part
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return checkpoint(self.part, x, use_reentrant=True)
+
+    def __init__(self) -> None:
+        super().__init__()
+        inner = Shared()
+        self.register_buffer("table", inner.embedding.weight.detach())
+        self.blocks = nn.ModuleList([self.Part(inner.blocks[0]), self.Part(inner.head)])
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.table[ids].requires_grad_()
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
 class Branches(nn.Module):
     """A block that some forwards leave out, and one that no forward uses."""
 
@@ -101,8 +138,8 @@ def assert_same(mine: Any, theirs: Any) -> None:
 )
 @pytest.mark.parametrize(
     "model",
-    [Tied, Shared, Recomputed, lambda: Recomputed(use_reentrant=True, twice=False), lambda: InSegments(), Branches],
-    ids=["tied", "shared", "recomputed", "reentrant", "segments", "branches"],
+    [Tied, Shared, Recomputed, lambda: Recomputed(use_reentrant=True, twice=False), lambda: InSegments(), AllInside, InsideUnits, Branches],
+    ids=["tied", "shared", "recomputed", "reentrant", "segments", "all_inside", "inside_units", "branches"],
 )
 def test_bits_are_those_of_updates_by_step(model: Any, place: str, keys: dict[str, Any], parts: int) -> None:
     more: dict[str, Any] = {"gradient_accumulation_steps": parts, "bf16": {"enabled": parts == 1}}
