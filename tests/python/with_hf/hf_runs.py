@@ -57,8 +57,8 @@ def run(script: str, *arguments: object, provide: bool = True, ranks: int = 1, v
     """Runs a script of this folder, with the module deepspeed or without, over ranks of torchrun. Returns its output."""
     with socket.socket() as listening:  # scripts of two tests meet at ports of their own
         listening.bind(("127.0.0.1", 0))
-        port = str(listening.getsockname()[1])
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port", port] if ranks > 1 else []
+        port = str(listening.getsockname()[1])  # of one process; torchrun takes a port that it listens at
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"] if ranks > 1 else []
     module = ["-m", "sluice.as_deepspeed"] if provide else []
     command = [sys.executable, *launcher, *module, str(HERE / script), *map(str, arguments)]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "MASTER_PORT": port, **variables}
