@@ -91,9 +91,10 @@ class Late(Exception):
     """PyTorch calls the hooks of units around the one in which it comes, as it does not for a KeyboardInterrupt."""
 
 
+@pytest.mark.parametrize("calls_a_unit", [False, True])
 @pytest.mark.parametrize("name", ["enter", "leave"])
 @pytest.mark.parametrize("at", [1, 2, 3])
-def test_training_goes_on_after_an_exception_of_a_signal_in_a_forward(name: str, at: int) -> None:
+def test_training_goes_on_after_an_exception_of_a_signal_in_a_forward(name: str, at: int, calls_a_unit: bool) -> None:
     def late(*_: Any) -> None:
         raise Late
 
@@ -106,8 +107,11 @@ def test_training_goes_on_after_an_exception_of_a_signal_in_a_forward(name: str,
         losses = train(engine, range(1))
         interrupt_after(engine.loop, name, at, signal.SIGALRM)
         with pytest.raises(Late):
-            train(engine, range(1, 2))
+            engine.module(batch(100)[0]) if calls_a_unit else train(engine, range(1, 2))
         delattr(engine.loop, name)
+        if calls_a_unit:
+            with torch.no_grad():
+                engine.module.embedding(batch(0)[0])
         assert losses + train(engine, range(1, 3)) == expected
     finally:
         signal.signal(signal.SIGALRM, before)

@@ -73,6 +73,18 @@ class CallsInside(nn.Module):
         return torch.randn(4, LENGTH, generator=random), torch.randn(4, LENGTH, generator=random)
 
 
+class Fails(torch.autograd.Function):
+    """A copy without a backward."""
+
+    @staticmethod
+    def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> Any:
+        raise RuntimeError("on purpose")
+
+
 def make(model: type[nn.Module] = Tied, **arguments: Any) -> nn.Module:
     torch.manual_seed(0)
     return model(**arguments)

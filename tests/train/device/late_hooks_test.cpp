@@ -46,17 +46,21 @@ struct Case {
 void PrintTo(const Case& each, std::ostream* out) {
   *out << each.name;
 }
+LoopSetup setup_of(const Case& each) {
+  LoopSetup setup;
+  setup.optimizer_device = each.states;
+  setup.param_device = each.weights;
+  setup.host_bytes = each.host_bytes;
+  setup.ratio = each.ratio;
+  return setup;
+}
 class LateHooks : public testing::TestWithParam<Case> {
  protected:
   LateHooks() { at::set_num_threads(1); }
 };
 
 TEST_P(LateHooks, HaveTheBitsOfADeviceThatComputesAtOnce) {
-  LoopSetup setup;
-  setup.optimizer_device = GetParam().states;
-  setup.param_device = GetParam().weights;
-  setup.host_bytes = GetParam().host_bytes;
-  setup.ratio = GetParam().ratio;
+  const LoopSetup setup = setup_of(GetParam());
   const Course expected = run_on(setup, test::make_stand_in_gpu(kMemoryBytes));
   for (const std::uint64_t seed : test::schedules(10)) {
     SCOPED_TRACE("schedule " + std::to_string(seed));
@@ -70,11 +74,7 @@ TEST_P(LateHooks, HaveTheBitsOfADeviceThatComputesAtOnce) {
 // Updates begin while the device still computes backward, and write weights that it may read.
 TEST_P(LateHooks, UpdateInBackwardWithTheBitsOfStep) {
   for (const int accumulation : {1, 2}) {
-    LoopSetup setup;
-    setup.optimizer_device = GetParam().states;
-    setup.param_device = GetParam().weights;
-    setup.host_bytes = GetParam().host_bytes;
-    setup.ratio = GetParam().ratio;
+    LoopSetup setup = setup_of(GetParam());
     setup.clipping = 0;
     setup.accumulation = accumulation;
     const Course expected = run_on(setup, test::make_stand_in_gpu(kMemoryBytes));
@@ -91,11 +91,7 @@ TEST_P(LateHooks, UpdateInBackwardWithTheBitsOfStep) {
 
 // Weights at home on the device are written while an evaluation that reads them may still compute.
 TEST_P(LateHooks, AParameterIsSetAfterTheWorkThatReadsIt) {
-  LoopSetup setup;
-  setup.optimizer_device = GetParam().states;
-  setup.param_device = GetParam().weights;
-  setup.host_bytes = GetParam().host_bytes;
-  setup.ratio = GetParam().ratio;
+  const LoopSetup setup = setup_of(GetParam());
   for (const std::uint64_t seed : test::schedules(10)) {
     SCOPED_TRACE("schedule " + std::to_string(seed));
     const test::LateGpu gpu({.memory_bytes = kMemoryBytes, .seed = seed});
@@ -115,11 +111,7 @@ TEST_P(LateHooks, AParameterIsSetAfterTheWorkThatReadsIt) {
 
 // Masters and moments are read on the updater's thread, from NVMe too.
 TEST_P(LateHooks, AStateIsThatOfTheLastUpdate) {
-  LoopSetup setup;
-  setup.optimizer_device = GetParam().states;
-  setup.param_device = GetParam().weights;
-  setup.host_bytes = GetParam().host_bytes;
-  setup.ratio = GetParam().ratio;
+  const LoopSetup setup = setup_of(GetParam());
   const auto states_on = [&](RunDevice device) {
     OnDevice run(setup, std::move(device));
     run.model.take_steps(0, 2);

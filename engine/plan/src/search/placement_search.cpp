@@ -28,7 +28,12 @@ bool is_less(const Shortfall& a, const Shortfall& b) {
 PlacedPlan find_placement(Plan plan, const StepModel& model, const Preferences& preferences) {
   PlacedPlan last{std::move(plan), {}};
   const std::vector<RingSizes> sizes = ring_sizes_to_try(last.plan);
-  std::optional<PlacedPlan> nearest;
+  struct Attempt {
+    RingSizes rings;
+    Preferences preferences;
+    Shortfall shortfall;
+  };
+  std::optional<Attempt> nearest;  // of the last overlap
   const auto fits = [&](const Overlap& overlap, const Preferences& asked) {
     Preferences in_host = asked;
     in_host.tied_gradients_in_host = true;
@@ -37,7 +42,8 @@ PlacedPlan find_placement(Plan plan, const StepModel& model, const Preferences& 
       for (const Preferences& each : {asked, in_host}) {
         last.shortfall = place(last.plan, model, overlap, chosen, each);
         if (last.shortfall.fits()) return true;
-        if (!nearest || is_less(last.shortfall, nearest->shortfall)) nearest = last;
+        if (!nearest || is_less(last.shortfall, nearest->shortfall))
+          nearest = {chosen, each, last.shortfall};
       }
     }
     return false;
@@ -48,11 +54,12 @@ PlacedPlan find_placement(Plan plan, const StepModel& model, const Preferences& 
   }
   // Items that leave the device may need less host memory than the tiles that update them on the
   // device, so moving everything off the device may fit.
-  PlacedPlan refused = *nearest;
+  const Attempt refused = *nearest;
   Preferences as_little = preferences;
   as_little.least_on_device = true;
   if (fits(overlaps.back(), as_little)) return last;
-  return refused;
+  last.shortfall = place(last.plan, model, overlaps.back(), refused.rings, refused.preferences);
+  return last;
 }
 
 void find_least(Plan& plan, const StepModel& model) {

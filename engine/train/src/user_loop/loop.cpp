@@ -283,6 +283,7 @@ Tensors Loop::backward_of(UnitCall& call, const Tensors& gradients) {
 // Units with calls in a graph that have had no backward.
 std::vector<std::size_t> Loop::awaited_units() const {
   std::vector<std::size_t> units;
+  if (!core_.updates_in_backward()) return units;  // nothing asks
   for (std::size_t unit = 0; unit < calls_.size(); ++unit) {
     if (calls_[unit].use_count() > 1) units.push_back(unit);
   }

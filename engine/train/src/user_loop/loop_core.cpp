@@ -3,7 +3,6 @@
 #include <ATen/autocast_mode.h>
 
 #include <algorithm>
-#include <exception>
 #include <iterator>
 #include <limits>
 #include <string>
@@ -11,10 +10,7 @@
 #include <variant>
 
 #include "sluice/base/error.hpp"
-#include "sluice/base/error_of.hpp"
 #include "sluice/base/log.hpp"
-#include "sluice/config/lr_schedule.hpp"
-#include "sluice/train/outside_budget.hpp"
 #include "step/step_end.hpp"
 #include "update/optimizer_tile.hpp"
 
@@ -86,10 +82,9 @@ void LoopCore::begin_backward(const std::vector<GroupValues>& groups, std::optio
   if (is_first_call) finish_step(false);
   has_backward_ = true;
   resources_->updater->expect_updates();
-  if (updates_in_backward()) {
-    const bool ends = is_last.value_or(micro_batches_ + 1 == config_.gradient_accumulation_steps);
-    if (is_first_call) choose_updates(groups, ends);
-  }
+  if (is_first_call && updates_in_backward())
+    choose_updates(groups,
+                   is_last.value_or(micro_batches_ + 1 == config_.gradient_accumulation_steps));
   if (!speculates()) return;
   try {
     speculate(update_with(groups));
@@ -288,7 +283,7 @@ void LoopCore::send_zero_gradients() {
   }
 }
 
-// What backward has left of the step's gradients goes home, and is updated where it began that.
+// Gradients that backward has left go home, and are updated where backward began that.
 void LoopCore::complete_gradients(const UpdateSettings& update) {
   const bool has_slots = plan_.rings.gradient_slots > 0;
   if (has_slots && micro_batches_ == 0) gradients_->update_immediately(update);

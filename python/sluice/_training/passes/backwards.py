@@ -65,7 +65,8 @@ class Backwards:
                 if parameter.requires_grad:
                     self._states_of.setdefault(parameter, []).append(state)
         self._trained = list(self._states_of.items())
-        self._sharing = [self._sharing_with(state) for state in states]
+        self._updates = loop.updates_in_backward
+        self._sharing = self._sharing_units() if self._updates else {}
         with torch._C.DisableTorchFunctionSubclass():
             self._handles = [
                 parameter.register_hook(functools.partial(_before_gradient, weakref.ref(self), number))  # type: ignore[no-untyped-call]
@@ -80,18 +81,24 @@ class Backwards:
 
     def await_call(self, call: Call) -> None:
         """A forward begins whose graph may have a backward. One inside a backward, whose activations are computed again, is of that."""
-        if self._loop.updates_in_backward and not self.is_on():
+        if self._updates and not self.is_on():
             call.state.awaited.add(call)
 
-    def _sharing_with(self, state: State) -> set[State]:
-        """Units that add to gradients which are updated together with one of ``state``. A parameter's are with those of the first unit that has it."""
-        firsts = {self._states_of[parameter][0] for parameter in state.parameters if parameter in self._states_of}
-        return {each for first, *others in self._states_of.values() if first in firsts for each in (first, *others)}
+    def _sharing_units(self) -> dict[State, set[State]]:
+        """By unit: those that add to gradients which are updated together with one of it. A parameter's are with those of the first unit that has it."""
+        adding: dict[State, set[State]] = {}
+        for first, *others in self._states_of.values():
+            adding.setdefault(first, set()).update((first, *others))
+        sharing: dict[State, set[State]] = {}
+        for states in adding.values():
+            for state in states:
+                sharing.setdefault(state, set()).update(states)
+        return sharing
 
     def _awaited(self, state: State) -> list[int]:
-        """Those of :meth:`_sharing_with` whose graphs may have another backward in this step, ``state`` itself included."""
-        version = self._loop.weights_version
-        return [each.index for each in self._sharing[state.index] if any(call.weights_version == version for call in each.awaited)]
+        """Those of :meth:`_sharing_units` whose graphs may have another backward in this step, ``state`` itself included."""
+        version = self._loop.weights_version if self._updates else None
+        return [each.index for each in self._sharing.get(state, ()) if any(call.weights_version == version for call in each.awaited)]
 
     def begin_call(self, call: Call, gradient: torch.Tensor) -> None:
         """The hook on outputs of a call: gathers its unit, at the first of them."""
@@ -193,7 +200,7 @@ class Backwards:
         if not self._claim():
             return
         # Gradients of inputs alone, as by torch.autograd.grad, update nothing.
-        self._has_gradients = not self._loop.updates_in_backward or self.by_layers or any(map(_accumulates, self._states_of))
+        self._has_gradients = not self._updates or self.by_layers or any(map(_accumulates, self._states_of))
         if self._has_gradients:
             self._begin_gradients()
 

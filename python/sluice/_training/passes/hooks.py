@@ -71,8 +71,7 @@ class Hooks:
         self._borrowed: list[Call] = []  # units that another module's forward uses, in this forward
         self._watched: list[nn.Module] = []
         self.is_undivided_noted = False  # a warning has named an output whose gradient is not divided
-        # Units are entered or left. It stays True where an exception ends that: PyTorch still calls the hooks of units around it.
-        self._is_changing = False
+        self._is_changing = False  # see _changing()
         self._is_step_lost = False  # see drop_step()
         self._backwards = Backwards(loop, self._states, self._claim_backward, self._drop_lost)
         self._thread = OneThread(self._modules, self._backwards)
@@ -141,15 +140,23 @@ class Hooks:
         refuse(kept)
         return replaced if replaced is not output else None
 
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Units are entered or left inside. After an exception it stays noted, also by calls around and after it: some unit may be open."""
+        before, self._is_changing = self._is_changing, True
+        yield
+        self._is_changing = before
+
     def _give_back(self) -> None:
-        was_changing, self._is_changing = self._is_changing, True
+        if not self._borrowed:
+            return
         lost = None
-        for call in reversed(self._borrowed):
-            lost = lost or call.state.writes.lost(call.writes_before, "forward")
-            self.loop.leave(call.state.index)
-            call.state.is_borrowed = False
-        self._borrowed.clear()
-        self._is_changing = was_changing
+        with self._changing():
+            for call in reversed(self._borrowed):
+                lost = lost or call.state.writes.lost(call.writes_before, "forward")
+                self.loop.leave(call.state.index)
+                call.state.is_borrowed = False
+            self._borrowed.clear()
         refuse(lost)
 
     def borrow(self, unit: int) -> None:
@@ -177,15 +184,14 @@ class Hooks:
         if self._depth == 0 or state.entered or state.is_borrowed or state.open_calls > 0 or self._thread.other():
             return
         self._thread.claim()  # of a compiled model, no hook may have done so
-        self._is_changing = True
-        self.loop.enter(state.index, torch.is_grad_enabled() or self.model.training)
-        state.is_borrowed = True
-        call = Call(state, self.loop.weights_version)
-        call.writes_before = state.writes.count()
-        if torch.is_grad_enabled():
-            self._backwards.await_call(call)
-        self._borrowed.append(call)
-        self._is_changing = False
+        with self._changing():
+            self.loop.enter(state.index, torch.is_grad_enabled() or self.model.training)
+            state.is_borrowed = True
+            call = Call(state, self.loop.weights_version)
+            call.writes_before = state.writes.count()
+            if torch.is_grad_enabled():
+                self._backwards.await_call(call)
+            self._borrowed.append(call)
 
     # torch.compile of a unit's module traces its hooks too, and these are not to be traced.
     @_disable_dynamo
@@ -199,13 +205,12 @@ class Hooks:
         graded = torch.is_grad_enabled()
         if graded:
             refuse_in_graph(state.name, state.parameters, args, kwargs)
-        self._is_changing = True
-        call = Call(state, self.loop.weights_version)
-        if call.has_entered:
-            self.loop.enter(state.index, graded or self.model.training)
-            call.writes_before = state.writes.count()
-        state.entered.append(call)
-        self._is_changing = False
+        with self._changing():
+            call = Call(state, self.loop.weights_version)
+            if call.has_entered:
+                self.loop.enter(state.index, graded or self.model.training)
+                call.writes_before = state.writes.count()
+            state.entered.append(call)
         if not graded:
             return None
         self._backwards.await_call(call)
@@ -224,13 +229,12 @@ class Hooks:
             replaced, made = inputs.finish(args, kwargs, replaced)
             for tensor in made:
                 tensor.register_hook(functools.partial(self._backwards.begin_call, call))
-        was_changing, self._is_changing = self._is_changing, True
-        state.entered.pop()
         lost = None
-        if call is not None and call.has_entered:
-            lost = None if state.is_borrowed else state.writes.lost(call.writes_before, "forward")  # else when it is given back
-            self.loop.leave(state.index)
-        self._is_changing = was_changing
+        with self._changing():
+            state.entered.pop()
+            if call is not None and call.has_entered:
+                lost = None if state.is_borrowed else state.writes.lost(call.writes_before, "forward")  # else when it is given back
+                self.loop.leave(state.index)
         refuse(lost or kept)
         return replaced if replaced is not output else None
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import LENGTH, MEMORY_OF_ITS_OWN, VOCAB, WIDTH, Block, Tied, batch, config, engine_of, loss_of, make, without_optimizer
+from small_models import LENGTH, MEMORY_OF_ITS_OWN, VOCAB, WIDTH, Block, Fails, Tied, batch, config, engine_of, loss_of, make, without_optimizer
 from torch import nn
 
 import sluice
@@ -90,16 +90,6 @@ def backward_of_a_part(engine: Any, folder: Path) -> None:
 
 def backward_that_fails(engine: Any, folder: Path) -> None:
     """The step begins anew, in the engine's next call."""
-
-    class Fails(torch.autograd.Function):
-        @staticmethod
-        def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
-            return x.clone()
-
-        @staticmethod
-        def backward(context: Any, gradient: torch.Tensor) -> Any:
-            raise RuntimeError("on purpose")
-
     x = torch.ones(2, LENGTH, WIDTH)
     with pytest.raises(RuntimeError, match="on purpose"):
         engine.module.blocks[1](Fails.apply(engine.module.blocks[0](x))).sum().backward()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from early_updates_test import IN_PLACE, STEPS, Shared, assert_equal, states
-from small_models import MEMORY_OF_ITS_OWN, VOCAB, Tied, batch, config, engine_of, loss_of, make
+from small_models import MEMORY_OF_ITS_OWN, VOCAB, Tied, batch, config, engine_of, loss_of, make, train
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -101,21 +102,27 @@ def source(place: str = "cpu", keys: dict[str, Any] = IN_PLACE, in_backward: boo
     return config(place, sluice={**keys, **(KEY if in_backward else {})}, **more)
 
 
-def course(model: Any, config: dict[str, Any], by_layer: bool = False) -> tuple[list[torch.Tensor], list[float], list[float]]:
+def course(model: Any, config: dict[str, Any], **arguments: Any) -> tuple[list[torch.Tensor], list[float], list[float]]:
     """States, losses and norms."""
-    engine = engine_of(make(model), config)
+    engine = engine_of(make(model), config, **arguments)
     losses, norms = [], []
     for step in range(STEPS):
-        for part in range(engine.gradient_accumulation_steps()):
-            ids, targets = batch(step * 100 + part)
-            loss = loss_of(engine(ids), targets)
-            losses.append(loss.item())
-            engine.backward(loss)
-            engine.step()
+        losses += train(engine, range(step, step + 1))
         norms.append(engine.get_global_grad_norm())
     found = states(engine.module)
     engine.destroy()
     return found, losses, norms
+
+
+def assert_same_states(take_steps: Callable[[Any], None], model: Any = Tied, keys: dict[str, Any] | None = None, **arguments: Any) -> None:
+    """Whether these steps leave the states that they leave without the key. ``keys`` of the configuration."""
+    results = []
+    for in_backward in (False, True):
+        engine = engine_of(make(model), source(in_backward=in_backward, **(keys or {})), **arguments)
+        take_steps(engine)
+        results.append(states(engine.module))
+        engine.destroy()
+    assert_equal(*results)
 
 
 def trained(source: dict[str, Any], model: Any = Tied) -> Any:
@@ -222,20 +229,14 @@ RECURRENT = ["embedding", "cell", "cell.parts.0", "cell.parts.1", "cell.parts.2"
 
 
 def test_units_that_wait_for_another_backward_get_further_slots(caplog: pytest.LogCaptureFixture) -> None:
-    results = []
-    for in_backward in (False, True):
-        engine = engine_of(make(Recurrent), source(in_backward=in_backward), units=RECURRENT)
-        for step in range(3):
-            ids, targets = batch(step)
-            engine.backward(loss_of(engine(ids), targets))
-            engine.step()
+    def take_steps(engine: Any) -> None:
+        train(engine, range(3))
         ids, targets = batch(0)
         engine.backward(loss_of(engine(ids), targets) * torch.inf)
         engine.step()
         assert engine.skipped_steps == 1
-        results.append(states(engine.module))
-        engine.destroy()
-    assert_equal(*results)
+
+    assert_same_states(take_steps, Recurrent, units=RECURRENT)
     assert "wait for another backward of their unit" in caplog.text
 
 
@@ -265,22 +266,12 @@ class Crossed(nn.Module):
 
 
 def test_units_that_tie_different_weights_of_one() -> None:
-    results = []
-    for in_backward in (False, True):
-        engine = engine_of(make(Crossed), source(in_backward=in_backward), units=["embedding", "a", "b", "c", "head"])
-        for step in range(3):
-            ids, targets = batch(step)
-            engine.backward(loss_of(engine(ids), targets))
-            engine.step()
-        results.append(states(engine.module))
-        engine.destroy()
-    assert_equal(*results)
+    units = ["embedding", "a", "b", "c", "head"]
+    assert_same(course(Crossed, source(), units=units), course(Crossed, source(in_backward=False), units=units))
 
 
 def test_a_short_last_group_and_a_step_without_a_backward() -> None:
-    results = []
-    for in_backward in (False, True):
-        engine = engine_of(make(Tied), source(in_backward=in_backward, gradient_accumulation_steps=3))
+    def take_steps(engine: Any) -> None:
         for parts in (3, 2, 0, 3):
             for part in range(parts):
                 ids, targets = batch(part)
@@ -289,20 +280,17 @@ def test_a_short_last_group_and_a_step_without_a_backward() -> None:
                 if part + 1 < parts:
                     engine.step()
             engine.step()
-        results.append(states(engine.module))
-        engine.destroy()
-    assert_equal(*results)
+
+    assert_same_states(take_steps, keys={"gradient_accumulation_steps": 3})
 
 
 def test_a_step_without_a_backward_where_gradients_share_slots() -> None:
-    results = []
-    for in_backward in (False, True):
-        engine = trained(source(in_backward=in_backward))
-        for _ in range(3):
+    def take_steps(engine: Any) -> None:
+        train(engine, range(1))
+        for _ in range(2):
             engine.step()
-        results.append(states(engine.module))
-        engine.destroy()
-    assert_equal(*results)
+
+    assert_same_states(take_steps)
 
 
 class Chain(nn.Sequential):
@@ -314,13 +302,10 @@ def test_layer_by_layer() -> None:
     def loss_of_output(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return (output - target).square().mean()
 
-    results = []
-    for in_backward in (False, True):
-        engine = engine_of(make(Chain), source(in_backward=in_backward, gradient_accumulation_steps=3), units=["0", "1", "2", "3"])
+    def take_steps(engine: Any) -> None:
         generator = torch.Generator().manual_seed(0)
         data = iter([(torch.rand(2, 8, generator=generator), torch.rand(2, 8, generator=generator)) for _ in range(9)])
         for _ in range(3):
             engine.train_batch(data, loss_fn=loss_of_output, by_layer=True)
-        results.append(states(engine.module))
-        engine.destroy()
-    assert_equal(*results)
+
+    assert_same_states(take_steps, Chain, {"gradient_accumulation_steps": 3}, units=["0", "1", "2", "3"])

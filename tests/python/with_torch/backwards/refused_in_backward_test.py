@@ -9,7 +9,7 @@ import pytest
 import torch
 from early_updates_test import IN_PLACE, assert_equal, states
 from optimizer_in_backward_test import Recomputed, source, trained
-from small_models import Tied, batch, engine_of, loss_of, make
+from small_models import Fails, Tied, batch, engine_of, loss_of, make, train
 from torch import nn
 
 import sluice
@@ -162,16 +162,6 @@ def test_a_reentrant_checkpoint_that_is_used_twice() -> None:
     engine.destroy()
 
 
-class Fails(torch.autograd.Function):
-    @staticmethod
-    def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> Any:
-        raise RuntimeError("on purpose")
-
-
 class FailsOnce(Tied):
     fails = False
 
@@ -219,10 +209,7 @@ def test_a_step_that_is_not_finite_before_its_first_update_is_skipped(what: str,
         engine.step()
     assert engine.skipped_steps == 1
     assert_equal(states(engine.module), before)
-    for _ in range(parts):
-        ids, targets = batch(1)
-        engine.backward(loss_of(engine(ids), targets))
-        engine.step()
+    train(engine, range(1))
     assert engine.skipped_steps == 1
     engine.destroy()
 

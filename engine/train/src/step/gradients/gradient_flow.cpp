@@ -11,7 +11,6 @@
 #include "sluice/base/error_of.hpp"
 #include "sluice/base/log.hpp"
 #include "sluice/base/text.hpp"
-#include "update/optimizer_tile.hpp"
 
 namespace sluice::train {
 
@@ -135,8 +134,7 @@ void GradientFlow::finish_front() {
   moves_.pop_front();
   for (std::size_t i = 0; i < counted; ++i) finish_check(units[i]);
   if (immediate_ && !halted_) {
-    has_updated_ = has_updated_ || !complete.empty();
-    for (const std::size_t unit : complete) begin_update(unit, *immediate_);
+    for (const std::size_t unit : complete) begin_immediate_update(unit, *immediate_);
     return;
   }
   // The step will be skipped or fail, and other units need the slots.
@@ -181,6 +179,11 @@ void GradientFlow::begin_arrived_updates() {
 
 void GradientFlow::finish_moves() {
   while (!moves_.empty()) finish_front();
+}
+
+void GradientFlow::begin_immediate_update(std::size_t unit, const UpdateSettings& settings) {
+  has_updated_ = true;  // even where it fails on the way
+  begin_update(unit, settings);
 }
 
 void GradientFlow::begin_update(std::size_t unit, const UpdateSettings& settings) {
@@ -234,8 +237,7 @@ std::vector<std::size_t> GradientFlow::begin_waiting_updates() {
   settings.after = resources_.device->mark_compute();  // as in begin_updates()
   for (std::size_t u = 0; u < resources_.units.size(); ++u) {
     if (resources_.units[u]->gradient_state() != zero::GradientState::waiting) continue;
-    begin_update(u, settings);
-    has_updated_ = true;
+    begin_immediate_update(u, settings);
     begun.push_back(u);
   }
   return begun;

@@ -129,6 +129,7 @@ class GradientFlow {
   void forget(std::size_t unit);
   void finish_front();
   void begin_update(std::size_t unit, const UpdateSettings& settings);
+  void begin_immediate_update(std::size_t unit, const UpdateSettings& settings);
   void begin_speculative_update(std::size_t unit);
   StateUpdater::Update end_speculation(std::size_t unit, const UpdateSettings& settings);
   void wait_for_speculation(std::size_t unit);
