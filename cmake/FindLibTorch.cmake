@@ -3,7 +3,9 @@
 # folder that holds include/ and lib/), the Python that a Python package is built for, the project's .venv, then the Python on the path.
 #
 # The wheel's own find_package(Torch) runs nvcc and fails without a CUDA Toolkit; this does not.
-set(LibTorch_REQUIRED_VERSION "2.11.0")
+# The versions that the tests ran with, and those between: LibTorch's C++ interface changes with any minor version.
+set(LibTorch_OLDEST "2.11")
+set(LibTorch_NEWEST "2.15")
 set(LIBTORCH_ROOT "" CACHE PATH "Folder of LibTorch (holds include/ and lib/); empty: the Python of pip, .venv, then python3")
 
 # Adds the torch of a Python to _candidates, if it has one.
@@ -36,7 +38,7 @@ else()
 endif()
 
 set(LibTorch_FOUND FALSE)
-set(LibTorch_WHY_MISSING "no LibTorch ${LibTorch_REQUIRED_VERSION} in LIBTORCH_ROOT (the folder with include/ and lib/), the Python of the build, .venv or the Python on the path (scripts/setup.sh installs it)")
+set(LibTorch_WHY_MISSING "no LibTorch ${LibTorch_OLDEST} to ${LibTorch_NEWEST} in LIBTORCH_ROOT (the folder with include/ and lib/), the Python of the build, .venv or the Python on the path (scripts/setup.sh installs it)")
 foreach(_root IN LISTS _candidates)
   set(_header "${_root}/include/torch/headeronly/version.h")
   if(NOT EXISTS "${_root}/lib/libtorch_cpu.so" OR NOT EXISTS "${_header}")
@@ -45,9 +47,10 @@ foreach(_root IN LISTS _candidates)
   file(STRINGS "${_header}" _lines REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) ")
   string(REGEX MATCHALL "[0-9]+" _numbers "${_lines}")
   string(REPLACE ";" "." LibTorch_VERSION "${_numbers}")
-  if(NOT LibTorch_VERSION VERSION_EQUAL LibTorch_REQUIRED_VERSION)
+  string(REGEX MATCH "^[0-9]+\\.[0-9]+" _minor "${LibTorch_VERSION}")
+  if(_minor VERSION_LESS LibTorch_OLDEST OR _minor VERSION_GREATER LibTorch_NEWEST)
     set(LibTorch_WHY_MISSING
-        "LibTorch ${LibTorch_VERSION} in ${_root}, needed is ${LibTorch_REQUIRED_VERSION} (run scripts/setup.sh)")
+        "LibTorch ${LibTorch_VERSION} in ${_root}, needed is ${LibTorch_OLDEST} to ${LibTorch_NEWEST} (run scripts/setup.sh)")
     continue()
   endif()
   set(LibTorch_FOUND TRUE)

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Installs what the build needs: packages of the distribution (Debian 12, Ubuntu 24.04), and LibTorch, as the torch
 # wheel in .venv. Does nothing when all of it is there. Run it as root, or with sudo that asks for no password;
-# otherwise it prints the line to run.
+# otherwise it prints the line to run. SLUICE_TORCH=2.15.0 takes another version of LibTorch (cmake/FindLibTorch.cmake has
+# the oldest and the newest one); set it for the other scripts too, which call this one. SLUICE_TORCH=none: the packages only.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 if (($# > 0)); then fail "usage: scripts/setup.sh (it takes no arguments)"; fi
 
-torch_version=2.11.0
+torch_version="${SLUICE_TORCH:-2.11.0}"
 packages=(g++ cmake ninja-build ccache pkg-config git
   liburing-dev libaio-dev libtbb-dev libhwy-dev libcli11-dev libspdlog-dev libjsoncpp-dev libxxhash-dev libhwloc-dev
   libopenmpi-dev openmpi-bin
@@ -143,6 +144,7 @@ else
 fi
 if ((${#missing[@]} > 0)); then install_packages "${missing[@]}"; fi
 
+if [[ "$torch_version" == none ]]; then exit; fi
 marker=.venv/.sluice-setup
 if [[ "$(cat "$marker" 2>/dev/null)" != "torch $torch_version" || ! -x .venv/bin/python ]]; then
   python="$(find_python)"

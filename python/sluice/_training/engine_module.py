@@ -30,7 +30,7 @@ def engine_module() -> Any:
         built_for: str = importlib.import_module("sluice._engine_torch").BUILT_FOR
     except ModuleNotFoundError:
         raise Error(
-            "this wheel of sluice was built without PyTorch, so it trains no modules: build it where PyTorch 2.11.0 is "
+            "this wheel of sluice was built without PyTorch, so it trains no modules: build it where PyTorch 2.11 to 2.15 is "
             "installed (docs/python.md)"
         ) from None
     if torch.__version__.split("+")[0] != built_for:

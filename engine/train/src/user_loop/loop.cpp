@@ -302,7 +302,7 @@ void Loop::backward(const Tensor& loss) {
 
 void Loop::run_backward(const Tensor& loss) {
   SLUICE_CHECK(loss.defined() && loss.numel() == 1, "backward needs a loss of one element");
-  const std::shared_ptr<torch::autograd::Node>& node = loss.grad_fn();
+  const NodePtr node = loss.grad_fn();
   SLUICE_CHECK(node != nullptr,
                "the loss depends on no unit that trains: nothing in its graph has gradients");
   for (const auto& used : used_)
@@ -314,7 +314,7 @@ void Loop::run_backward(const Tensor& loss) {
   used_.erase(
       std::remove_if(used_.begin(), used_.end(), [](const auto& used) { return used.expired(); }),
       used_.end());
-  used_.push_back(node);
+  used_.emplace_back(node);
   const Setting doing(doing_, Doing::backward);
   units_ran_ = 0;
   // Converted by way of fp64: a scale beyond the range of the loss's type becomes infinite there,

@@ -71,9 +71,9 @@ class Loop final : public UnitBackward, public std::enable_shared_from_this<Loop
   std::uint64_t forks_ = 0;                        // at initialize()
   std::unique_ptr<ActivationChoice> activations_;  // null before initialize()
   Doing doing_ = Doing::nothing;
-  bool ended_ = false;                                      // the modules have their weights again
-  std::int64_t units_ran_ = 0;                              // in this backward
-  std::vector<std::weak_ptr<torch::autograd::Node>> used_;  // losses that had their backward
+  bool ended_ = false;             // the modules have their weights again
+  std::int64_t units_ran_ = 0;     // in this backward
+  std::vector<WeakNodePtr> used_;  // losses that had their backward
   // By unit: shared with its calls that are in a graph and have had no backward.
   std::vector<std::shared_ptr<char>> calls_;
   std::uint64_t recomputed_calls_ = 0;

@@ -42,6 +42,14 @@ class UnitNode final : public torch::autograd::Node {
   UnitCall call_;
 };
 
+NodePtr make_node(UnitCall call, torch::autograd::edge_list edges) {
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 13
+  return {new UnitNode(std::move(call), std::move(edges)), torch::autograd::deleteNode};
+#else
+  return c10::make_intrusive<UnitNode>(std::move(call), std::move(edges));
+#endif
+}
+
 }  // namespace
 
 std::vector<std::uint32_t> versions_of(const Tensors& tensors) {
@@ -113,8 +121,7 @@ Tensors attach(const Tensors& user_inputs, const Tensors& outputs, UnitCall call
   for (const Tensor& input : user_inputs)
     edges.push_back(torch::autograd::impl::gradient_edge(input));
   const std::vector<std::size_t> with_history = call.has_history;
-  const std::shared_ptr<UnitNode> node(new UnitNode(std::move(call), std::move(edges)),
-                                       torch::autograd::deleteNode);
+  const NodePtr node = make_node(std::move(call), std::move(edges));
   for (const std::size_t i : with_history) torch::autograd::set_history(outputs[i], node);
   return outputs;
 }

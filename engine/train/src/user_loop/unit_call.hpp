@@ -5,8 +5,10 @@
 //
 // Confined to the computing thread.
 
+#include <torch/csrc/autograd/function.h>
 #include <torch/nn/module.h>
 #include <torch/types.h>
+#include <torch/version.h>
 
 #include <cstdint>
 #include <memory>
@@ -16,6 +18,15 @@
 #include "user_loop/own_units.hpp"
 
 namespace sluice::train {
+
+// A node of LibTorch's graph, and a reference that does not keep it: lock() gives the node or null.
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 13
+using NodePtr = std::shared_ptr<torch::autograd::Node>;
+using WeakNodePtr = std::weak_ptr<torch::autograd::Node>;
+#else
+using NodePtr = c10::intrusive_ptr<torch::autograd::Node>;
+using WeakNodePtr = c10::weak_intrusive_ptr<torch::autograd::Node>;
+#endif
 
 // The unit's own graph: leaves that stand for the call's inputs, and its outputs.
 struct UnitGraph {

@@ -22,7 +22,7 @@ WAYS: dict[str, Callable[[torch.Tensor], Any]] = {
     "dim": lambda weight: (weight.dim(), weight.ndimension(), weight.ndim, weight.dense_dim()),
     "nbytes": lambda weight: (weight.nbytes, weight.element_size(), weight.itemsize),
     "stride": lambda weight: (weight.stride(), weight.stride(0), weight.is_contiguous()),
-    "names": lambda weight: weight.names,
+    **({"names": lambda weight: weight.names} if hasattr(torch.Tensor, "names") else {}),  # not in PyTorch 2.15
     "like another": lambda weight: (weight.is_same_size(torch.ones(12, 8)), weight.is_same_size(torch.ones(0))),
     "its data": lambda weight: (weight.data.shape, weight.detach().numel(), weight.to(torch.float64).nbytes),
     "a result's type": lambda weight: torch.result_type(weight, torch.ones((), dtype=torch.float64)),
