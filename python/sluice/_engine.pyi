@@ -164,8 +164,8 @@ class Loop:
         """Whether the last backward of a step updates the units."""
 
     @property
-    def updates_begun(self) -> bool:
-        """Whether that of the step in progress has begun to."""
+    def waits_for_step(self) -> bool:
+        """Whether that of the step in progress has begun to, and no update has failed: end_step() is next."""
 
     @property
     def is_half_updated(self) -> bool:

@@ -312,7 +312,7 @@ class OffloadedModel:
         self.check_hidden("the engine would end")
         if self.loop.updates_in_backward:
             self.hooks.recover_between_passes()
-            if self.loop.updates_begun:
+            if self.loop.waits_for_step:
                 raise ValueError("the engine would end in the middle of a step, whose backward has updated units (optimizer_in_backward): call step() first")
         values = self._values_to_leave()
         open_loops.finish_alone(self._loop)

@@ -141,7 +141,7 @@ class RankGroup:
         if _peers is not None:
             _peers.difference = found  # the other thread of this rank may wait
         self._is_waiting = False
-        raise _Difference(found)
+        raise RanksDiffer(found)
 
 
 def _different_value(of_ranks: list[Sequence[Mapping[str, float]]]) -> str:
@@ -156,8 +156,8 @@ def _different_value(of_ranks: list[Sequence[Mapping[str, float]]]) -> str:
     return ""
 
 
-class _Difference(RuntimeError):
-    """The ranks do different things."""
+class RanksDiffer(Error):
+    """The ranks do different things. Another rank's text has this name."""
 
 
 def _is_world(made_in: Callable[[], Any]) -> bool:
@@ -181,7 +181,7 @@ def _explained(made_in: Callable[[], Any]) -> Iterator[None]:
             "end of training any more: call engine.destroy() of each engine first"
         ) from None
     except RuntimeError as error:
-        known = "" if _peers is None or isinstance(error, _Difference) else _peers.explain()
+        known = "" if _peers is None or isinstance(error, RanksDiffer) else _peers.explain()
         if not known:
             raise
         raise RuntimeError(f"{known} ({str(error).splitlines()[0]})") from None

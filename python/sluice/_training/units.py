@@ -69,7 +69,9 @@ def _classes_not_to_split(model: nn.Module) -> set[str]:
     """Transformers' models name the classes of their blocks."""
     names: set[str] = set()
     for module in model.modules():
-        names |= set(getattr(module, "_no_split_modules", None) or ())
+        given = getattr(module, "_no_split_modules", None)
+        if isinstance(given, (list, tuple, set, frozenset)):  # a module may answer to any name
+            names |= {name for name in given if isinstance(name, str)}
     return names
 
 
@@ -102,7 +104,7 @@ def find_units(model: nn.Module, choice: Choice = None) -> list[Unit]:
     and ``nn.Sequential``; what is found inside another one is a part of it. Parameters that :func:`is_kept` says are in
     no unit.
 
-    Raises ValueError when the model has no parameter, one without a shape, a unit without hooks or a DistributedDataParallel, or ``choice`` names
+    Raises ValueError when the model has no parameter, one without a shape or with a name that is no UTF-8, a unit without hooks or a DistributedDataParallel, or ``choice`` names
     nothing; TypeError for a ``choice`` of another type. A warning names a chosen module that has others in it and no forward.
     """
     for name, module in model.named_modules():
@@ -115,6 +117,8 @@ def find_units(model: nn.Module, choice: Choice = None) -> list[Unit]:
     for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
         if is_lazy(tensor):
             raise ValueError(f"{name} has no shape yet, since its module is lazy: call the model on a batch once before")
+        if any("\ud800" <= letter <= "\udfff" for letter in name):  # half of a surrogate pair
+            raise ValueError(f"the name {name!r} is no UTF-8, and files of weights have names in UTF-8")
     chosen = _chosen(model, choice)
     apart = set() if choice is None else chosen  # also inside another one
     units: list[Unit] = []

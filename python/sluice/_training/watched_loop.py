@@ -311,7 +311,7 @@ class WatchedLoop(Loop):
         Raises ValueError where they are updates already.
         """
         self.end_failed_scaled()
-        if self.micro_batches.has_gradients and self._loop.updates_begun:
+        if self.micro_batches.has_gradients and self._loop.waits_for_step:
             raise ValueError(
                 f"the gradients of step {self._loop.step + 1} cannot be dropped: its backward has updated the units (optimizer_in_backward). "
                 "Call step() first, and zero_grad() between step() and backward"

@@ -5,12 +5,15 @@ DeepSpeed has these functions in a module of this name.
 
 from __future__ import annotations
 
+import zlib
+
 import torch
 
 from .._errors import wrong_type
 from .._training import ranks
 from .._training.engine_module import outside_budget
 from .._training.owners import Owner, owner_of
+from .._training.start.agreement import check_agreement
 
 __all__ = [
     "safe_get_full_fp32_param",
@@ -41,6 +44,16 @@ def _tensor(value: torch.Tensor) -> torch.Tensor:
     return value.resolve_conj().resolve_neg()  # its bytes are read, and not the operations that wait on them
 
 
+def _of_all_ranks(what: str, owner: Owner, value: torch.Tensor) -> torch.Tensor:
+    """The value, which is the same tensor on all ranks. Raises ValueError on all of them where it is not."""
+    value = _tensor(value)
+    if ranks.world_size() > 1:
+        held = value.detach().to("cpu", torch.float32).contiguous()
+        checksum = zlib.crc32(memoryview(held.view(-1).view(torch.uint8).numpy()))
+        check_agreement({f"the {what} to be set": f"that of {owner.name}, of shape {list(value.shape)} and checksum {checksum:08x},"})
+    return value
+
+
 def _moment(owner: Owner, key: str) -> int:
     names = owner.model.loop.moment_names
     if key not in names:
@@ -62,11 +75,11 @@ def safe_get_full_fp32_param(param: torch.nn.Parameter) -> torch.Tensor:
 def safe_set_full_fp32_param(param: torch.nn.Parameter, value: torch.Tensor) -> None:
     """Sets the fp32 master weights; the weights that compute follow. ``value`` has the parameter's shape.
 
-    Every rank calls it with equal values: each rank sets the elements that it keeps, from its own ``value``. Values that differ
-    are mixed. Raises ValueError inside GatheredParameters, a forward or a backward.
+    Every rank calls it with equal values: each rank sets the elements that it keeps, from its own ``value``. Raises ValueError
+    where the ranks' values differ, and inside GatheredParameters, a forward or a backward.
     """
     owner = _owner(param)
-    owner.model.loop.set_master(owner.name, _tensor(value))
+    owner.model.loop.set_master(owner.name, _of_all_ranks("fp32 parameter", owner, value))
 
 
 def safe_get_full_optimizer_state(param: torch.nn.Parameter, optim_state_key: str) -> torch.Tensor:
@@ -87,7 +100,8 @@ def safe_set_full_optimizer_state(param: torch.nn.Parameter, value: torch.Tensor
     if optim_state_key == "fp32_param":
         safe_set_full_fp32_param(param, value)
     else:
-        owner.model.loop.set_moment(owner.name, _moment(owner, optim_state_key), _tensor(value))
+        index = _moment(owner, optim_state_key)
+        owner.model.loop.set_moment(owner.name, index, _of_all_ranks(f"state {optim_state_key}", owner, value))
 
 
 @outside_budget()
@@ -108,7 +122,8 @@ def safe_set_full_grad(param: torch.nn.Parameter, value: torch.Tensor) -> None:
     Every rank calls it with equal values, as :func:`safe_set_full_fp32_param`.
     """
     owner = _owner(param)
-    owner.model.loop.set_gradient(owner.name, _tensor(value).float() * owner.model.loop.loss_scale * owner.model.loop.gradient_divisor)
+    gradient = _of_all_ranks("gradient", owner, value).float()
+    owner.model.loop.set_gradient(owner.name, gradient * owner.model.loop.loss_scale * owner.model.loop.gradient_divisor)
 
 
 # Local: this rank's shard of a whole tensor, by DeepSpeed's rule for ZeRO-3. The flat tensor is cut into as many equal parts as

@@ -190,6 +190,7 @@ def _read(checkpoint_dir: str | os.PathLike[str], tag: str | None) -> tuple[dict
     _, saved = client.load(os.path.dirname(state.path), state, keys=())
     found = weights_of(state)
     found |= {name: found[first] for name, first in saved.get("tied", {}).items() if first in found}
+    found |= {name: torch.empty(shape) for name, shape in saved.get("no_elements", {}).items()}
     for name, value in saved.get("buffers", {}).items():
         found[name] = value.float() if value.is_floating_point() else value
     return found, saved.get("frozen", [])

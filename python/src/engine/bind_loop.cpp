@@ -189,7 +189,7 @@ void bind_values(py::class_<Loop>& loop) {
   value("updates", forward_to(&HookedLoop::updates));
   value("speculates", forward_to(&HookedLoop::speculates));
   value("updates_in_backward", forward_to(&HookedLoop::updates_in_backward));
-  value("updates_begun", forward_to(&HookedLoop::updates_begun));
+  value("waits_for_step", forward_to(&HookedLoop::waits_for_step));
   value("is_half_updated", forward_to(&HookedLoop::is_half_updated));
   value("weights_version", forward_to(&HookedLoop::weights_version));
   value("drops", forward_to(&HookedLoop::drops));

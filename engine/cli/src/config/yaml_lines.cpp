@@ -96,7 +96,11 @@ Json::Value parse_yaml_lines(const std::string& text, const std::string& path) {
     if (colon == std::string::npos)
       fail("expected \"key: value\"; lists and several documents are not read");
     const std::string value = trimmed(content.substr(colon + 1));
-    if (begins_a_structure(value)) fail("expected a plain value; write it on one line");
+    if (begins_a_structure(value))
+      fail(
+          "expected a plain value: lists, {...}, anchors and texts of several lines are not read; "
+          "write "
+          "keys as indented lines");
     const std::string key = trimmed(content.substr(0, colon));
     if (open.back().first->isMember(key)) fail("the key " + key + " is given a second time");
     last = &(*open.back().first)[key];

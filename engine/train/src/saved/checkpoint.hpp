@@ -52,8 +52,9 @@ std::string missed_text(const MissedCheckpoints& missed);
 
 // Reads the states of all units that train from a source that has a state, which any number of
 // ranks wrote. Blocks. Throws StorageError on every rank when the source is damaged, or is not any
-// more what `source` was read from; then the states are a mix and must not be trained on.
-// `begun`, which may be null, is set before the first state is replaced.
+// more what `source` was read from. `begun`, which may be null, is set on every rank before any
+// rank replaces its first state; behind that an error leaves states that are a mix and must not be
+// trained on.
 void restore_states(RunResources& resources, const RunSource& source, bool* begun = nullptr);
 // Commits the swap directory to states that were restored from a checkpoint, so that it is whole
 // before the next step is committed, and when none follows. Does not when it holds them already.

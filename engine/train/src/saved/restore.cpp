@@ -38,27 +38,36 @@ void count_parts_as_held(const RunResources& resources, const RunSource& source,
   });
 }
 
-void restore_own_part(RunResources& resources, const RunSource& source,
-                      const offload::HeldDirectories* held, bool* begun) {
+// The states of a source. Without a reader: those of the run's own swap directory.
+struct OpenedSource {
   std::unique_ptr<nvme::IoEngine> io;
-  std::unique_ptr<models::StateReader> saved;
+  std::unique_ptr<models::StateReader> reader;
+};
+
+// Finds what is missing, cut or of another state. Only reading finds bytes that have changed.
+OpenedSource open_source(RunResources& resources, const RunSource& source,
+                         const offload::HeldDirectories* held) {
+  OpenedSource opened;
   if (source.own_swap) {
     check_unchanged(*resources.files.store, source);
-  } else {
-    std::string ignored;
-    io = make_io_engine(resources.plan, ignored, resources.trace);
-    const models::SavedState place{.directory = source.directory,
-                                   .state = *source.state,
-                                   .metadata = source.metadata,
-                                   .parts = source.parts};
-    saved = std::make_unique<models::StateReader>(place, *io, held);
+    return opened;
   }
-  if (begun != nullptr) *begun = true;
+  std::string ignored;
+  opened.io = make_io_engine(resources.plan, ignored, resources.trace);
+  const models::SavedState place{.directory = source.directory,
+                                 .state = *source.state,
+                                 .metadata = source.metadata,
+                                 .parts = source.parts};
+  opened.reader = std::make_unique<models::StateReader>(place, *opened.io, held);
+  return opened;
+}
+
+void restore_own_part(RunResources& resources, const models::StateReader* saved) {
   std::vector<Ticket> work;
   for (std::size_t u = 0; u < resources.units.size(); ++u) {
     if (resources.plan.units[u].frozen) continue;
-    work.push_back(saved ? resources.updater->begin_restore(u, *saved)
-                         : resources.updater->begin_restore(u));
+    work.push_back(saved != nullptr ? resources.updater->begin_restore(u, *saved)
+                                    : resources.updater->begin_restore(u));
   }
   finish_all(work);
 }
@@ -71,9 +80,13 @@ void restore_states(RunResources& resources, const RunSource& source, bool* begu
   settle_swap(resources);
   // A run that goes on from its own parts only reads them here.
   if (!source.own_swap) release_closed_parts(resources);
+  OpenedSource opened;
   try {
     models::do_on_all(*resources.communicator, source.directory,
-                      [&] { restore_own_part(resources, source, &held, begun); });
+                      [&] { opened = open_source(resources, source, &held); });
+    if (begun != nullptr) *begun = true;
+    models::do_on_all(*resources.communicator, source.directory,
+                      [&] { restore_own_part(resources, opened.reader.get()); });
   } catch (const StorageError& error) {
     if (source.older.empty()) throw;
     const std::string way = source.in_swap_directory

@@ -130,8 +130,8 @@ bool HookedLoop::is_half_updated() const {
   return core_->is_half_updated();
 }
 
-bool HookedLoop::updates_begun() const {
-  return core_->updates_begun();
+bool HookedLoop::waits_for_step() const {
+  return core_->waits_for_step();
 }
 
 void HookedLoop::begin_gradients(std::size_t unit) {

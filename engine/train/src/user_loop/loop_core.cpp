@@ -96,13 +96,18 @@ bool LoopCore::updates_in_backward() const {
   return plan().updates_in_backward();
 }
 
+bool LoopCore::waits_for_step() const {
+  return updates_begun() && !resources_->updater->has_failed();
+}
+
 // A backward after the one that has updated the units would add to gradients that are gone.
 void LoopCore::check_takes_backward() const {
   SLUICE_CHECK(is_updating_ || !gradients_->updates_begun(),
                "a backward after the last one of step " + std::to_string(progress_.step + 1) +
                    ", which has updated the units (optimizer_in_backward): call step() first. "
                    "Where a step has several backwards, gradient_accumulation_steps is their "
-                   "number");
+                   "number; a loss that calls backward by itself (GradCache) needs the key left "
+                   "out");
 }
 
 // As StepRunner::choose_updates(). `ends`: this backward is the last one of the step.

@@ -106,6 +106,8 @@ class LoopCore {
   bool has_backward() const { return has_backward_; }
   // Whether the step in progress has updates that are there for good.
   bool updates_begun() const { return gradients_ && gradients_->updates_begun(); }
+  // Whether end_step() is next, then: no update has failed.
+  bool waits_for_step() const;
   // Whether weights and states are a mix of two steps, since a step has failed after some updates.
   bool is_half_updated() const { return half_updated_ > 0; }
   // Micro-batches whose gradients the step in progress has.

@@ -236,6 +236,7 @@ void LoopCore::load_failed(const std::string& directory) {
 
 // Updates of a step that backward began are in the states, which no commit has as that step.
 void LoopCore::check_step_ended(const std::string& what) const {
+  resources_->updater->check_updates();  // after one that has failed, step() would fail too
   SLUICE_CHECK(!gradients_->updates_begun(),
                what + " comes after step(): the backward of step " +
                    std::to_string(progress_.step + 1) +
@@ -354,7 +355,7 @@ RunSource LoopCore::read_checkpoint(const std::string& directory) {
 
 std::int64_t LoopCore::load_checkpoint(const RunSource& source) {
   end_step_before_load();
-  bool begun = resources_->communicator->world_size() > 1;  // maybe on another rank
+  bool begun = false;
   try {
     restore_states(*resources_, source, &begun);
   } catch (...) {

@@ -73,7 +73,9 @@ void check_name(const std::string& name) {
 }  // namespace
 
 std::size_t OwnUnits::add(OwnUnit unit) {
-  SLUICE_CHECK(!unit.name.empty(), "a unit needs a name");
+  SLUICE_CHECK(!unit.name.empty() && unit.name.size() <= kMostNameBytes,
+               "the name of a unit has " + std::to_string(unit.name.size()) +
+                   " bytes, and checkpoints take 1 to 240: \"" + unit.name.substr(0, 32) + "\"");
   check_name(unit.name);
   for (const OwnUnit& other : units_)
     SLUICE_CHECK(other.name != unit.name, "there are two units " + unit.name);

@@ -34,6 +34,9 @@ struct NamedParam {
   torch::Tensor value;
 };
 
+constexpr std::size_t kMostNameBytes =
+    240;  // of a unit: a shard of its states adds the part's name
+
 struct OwnUnit {
   std::string name;
   std::shared_ptr<torch::nn::Module> module;  // null: `named` has the parameters, hooks the calls

@@ -211,6 +211,7 @@ void LoopCore::set_states(const NamedTensors& values, std::optional<std::size_t>
     Tensor flat;  // fp32, in CPU memory
   };
   const OutsideBudget outside;
+  const bool is_of_squares = moment && moment_names()[*moment].ends_with("_sq");
   std::map<std::size_t, std::vector<Change>> by_layout;
   for (const auto& [name, of_one] : values) {
     const ParamPlace place = units_.find(name);
@@ -220,6 +221,10 @@ void LoopCore::set_states(const NamedTensors& values, std::optional<std::size_t>
     const float* const from = flat.const_data_ptr<float>();
     SLUICE_CHECK(std::all_of(from, from + flat.numel(), [](float v) { return std::isfinite(v); }),
                  "values for parameter " + param.name + " are not all finite");
+    SLUICE_CHECK(
+        !is_of_squares || std::none_of(from, from + flat.numel(), [](float v) { return v < 0; }),
+        "values for " + moment_names()[*moment] + " of parameter " + param.name +
+            " are sums of squares, and some are negative");
     by_layout[place.layout].push_back({&param, flat});
   }
   for (const auto& [layout, of_layout] : by_layout) {

@@ -321,5 +321,6 @@ def _refuse(absent: torch.Tensor, what: str, is_write: bool) -> NoReturn:
         )
     raise RuntimeError(
         f"{begin}its values are not here {when}, at every ZeRO stage. Inside sluice.zero.GatheredParameters(parameters) "
-        "they are, with modifier_rank=0 to change them; the model's state_dict() has copies" + end
+        "they are, with modifier_rank=0 to change them; the model's state_dict() has copies. Libraries whose code gathers at ZeRO-3 "
+        'only need "stage": 3' + end
     )

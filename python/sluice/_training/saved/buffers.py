@@ -60,17 +60,16 @@ def check_buffers(path: str, model: nn.Module, values: Mapping[str, torch.Tensor
                     f"{path}: its buffer {name} has other values where this model's has one element in memory for several (shape "
                     f"{list(buffer.shape)}, expanded from {list(once.shape)}): register a clone() of the expanded tensor"
                 )
-    if not strict:
-        return
     missing = [name for name in here if name not in values]
     added = [name for name in values if name not in here and name not in left_out]
     if missing or added:
         sides = [f"does not have {', '.join(missing)}"] if missing else []
         sides += [f"has {', '.join(added)}, which the model does not have"] if added else []
-        raise StorageError(
-            f"{path} has other buffers than the model: it {' and '.join(sides)}; load_module_strict=False of an engine "
-            "loads those that both have"
-        )
+        found = f"{path} has other buffers than the model: it {' and '.join(sides)}"
+        if strict:
+            raise StorageError(f"{found}; load_module_strict=False of an engine loads those that both have")
+        if ranks.rank() == 0:
+            log.warning("%s: these keep the model's values, or are left out", found)
 
 
 def set_buffers(model: nn.Module, values: Mapping[str, torch.Tensor]) -> None:

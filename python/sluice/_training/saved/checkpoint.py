@@ -13,6 +13,7 @@ from ..._errors import StorageError
 from .. import ranks
 from ..engine_module import outside_budget
 from ..start.agreement import check_agreement
+from ..units import is_kept
 from . import buffers, client, extra_states
 from .states import State, check_ours, check_parameters, check_weights, newest, read, states_of
 from .weights import weights_of
@@ -56,13 +57,16 @@ def save(folder: str, offloaded: OffloadedModel, content: Callable[[], dict[str,
 
 
 def _of_model(offloaded: OffloadedModel) -> dict[str, Any]:
-    """Beside the weights: buffers, extra states of modules, and names of parameters: frozen ones, and further ones of weights
-    with the one that states know."""
+    """Beside the weights: buffers, extra states of modules, and names of parameters: those without elements and their shapes,
+    frozen ones, and further ones of weights with the one that states know."""
     first = {parameter: name for name, parameter in offloaded.parameters.items()}
-    named = offloaded.model.named_parameters(remove_duplicate=False)
+    named = list(offloaded.model.named_parameters(remove_duplicate=False))
     return {
         "buffers": buffers.copies_of(offloaded.model),
         "extra_states": extra_states.states_of(offloaded.model),
+        "no_elements": {
+            name: list(parameter.shape) for name, parameter in named if parameter.requires_grad and is_kept(parameter)
+        },
         "frozen": [name for name, parameter in offloaded.model.named_parameters() if not parameter.requires_grad],
         "tied": {name: first[parameter] for name, parameter in named if first.get(parameter, name) != name},
     }

@@ -49,7 +49,7 @@ def clamp(weight: Any) -> None:
         (lambda engine, folder: engine.module.blocks[0].zero_grad(), "is gone"),
         (lambda engine, folder: engine.save_checkpoint(folder), "a checkpoint comes after step"),
         (lambda engine, folder: sluice.utils.safe_get_full_grad(engine.module.blocks[0].down.weight), "is gone"),
-        (lambda engine, folder: engine.backward(loss_of(engine(batch(1)[0]), batch(1)[1])), "call step\\(\\) first"),
+        (lambda engine, folder: engine.backward(loss_of(engine(batch(1)[0]), batch(1)[1])), "call step\\(\\) first.*GradCache"),
         (lambda engine, folder: engine.backward(loss_of(engine(batch(1)[0]), batch(1)[1]) * torch.inf), "call step\\(\\) first"),
         (lambda engine, folder: loss_of(engine(batch(1)[0]), batch(1)[1]).backward(), "call step\\(\\) first"),
         (lambda engine, folder: set_master(engine.module.blocks[0].down.weight), "that is set comes after step"),
@@ -76,6 +76,22 @@ def test_between_backward_and_step(call: Any, words: str, tmp_path: Path) -> Non
     plain.step()
     assert_equal(found, states(plain.module))
     plain.destroy()
+
+
+@pytest.mark.parametrize("is_stepped", [False, True])
+def test_after_an_update_that_has_failed_every_call_says_so(is_stepped: bool, tmp_path: Path) -> None:
+    engine = engine_of(make(Tied), source(bf16={"enabled": True}))
+    for group in engine.optimizer.param_groups:
+        group.update(lr=1e38, weight_decay=1.0)
+    ids, targets = batch(0)
+    engine.backward(loss_of(engine(ids), targets))  # the embedding, which is updated last, has weights above 3.4
+    weight = engine.module.blocks[0].down.weight
+    calls: list[Any] = [engine.step] if is_stepped else []
+    calls += [lambda: engine.save_checkpoint(tmp_path), lambda: set_master(weight), engine.module_state_dict, engine.step, engine.destroy]
+    for call in calls:
+        with pytest.raises(RuntimeError, match="gave a non-finite value from finite gradients"):
+            call()
+    engine_of(make(Tied)).destroy()  # it has ended all the same
 
 
 def test_a_refused_backward_takes_no_micro_batch() -> None:

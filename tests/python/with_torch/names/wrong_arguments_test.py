@@ -81,8 +81,60 @@ MODELS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a script": (lambda: torch.jit.script(small()), ValueError, "ScriptModule, which takes no hooks"),
     "a buffer over a weight": (with_view_of_weight, ValueError, "buffer 0.key is over the memory of parameter 0.weight"),
     "two over one memory": (over_one_memory, ValueError, "parameters 0.weight and 1.weight are over the same memory"),
+    "a name in no encoding": (lambda: named("a\udcff"), ValueError, r"the name 'a\\udcff.weight' is no UTF-8"),
+    "a long name": (lambda: named("a" * 241), ValueError, "the name of a unit has 241 bytes, and checkpoints take 1 to 240: \"aaa"),
     "sparse": (lambda: sparse(), ValueError, "parameter weight is not a dense tensor"),
 }
+
+
+def named(name: str) -> nn.Module:
+    model = nn.Sequential()
+    model.add_module(name, nn.Linear(WIDTH, 1))
+    return model
+
+
+class AnswersAll(nn.Module):
+    """As a module that looks up any name elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(WIDTH, WIDTH)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return lambda *_: name
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
+
+
+def test_a_module_may_answer_to_any_name() -> None:
+    engine = engine_of(nn.Sequential(AnswersAll(), nn.Linear(WIDTH, 1)))
+    engine.backward(engine(torch.ones(2, WIDTH)).sum())
+    engine.step()
+    assert engine.global_steps == 1
+    engine.destroy()
+
+
+def test_the_longest_name_has_a_checkpoint(tmp_path: Path) -> None:
+    engine = engine_of(named("a" * 240))
+    engine.save_checkpoint(tmp_path)
+    assert engine.load_checkpoint(tmp_path)[0] is not None
+    engine.destroy()
+
+
+@pytest.mark.parametrize("optimizer", ["AdamW", "Adagrad"])
+def test_a_state_of_squares_takes_no_negative_values(optimizer: str) -> None:
+    model = small()
+    engine = engine_of(model, config(optimizer={"type": optimizer, "params": {"lr": 1e-3}}))
+    weight, key = model[0].weight, "exp_avg_sq"
+    before = utils.safe_get_full_optimizer_state(weight, key)
+    with pytest.raises(ValueError, match=f"values for {key} of parameter 0.weight are sums of squares, and some are negative"):
+        utils.safe_set_full_optimizer_state(weight, torch.full((WIDTH, WIDTH), -1e-9), key)
+    assert torch.equal(utils.safe_get_full_optimizer_state(weight, key), before)
+    engine.destroy()
 
 
 def sparse() -> nn.Module:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
-from small_models import Block, Tied, WIDTH, assert_follows, config, make, train
+from small_models import Block, Tied, WIDTH, assert_follows, config, engine_of, make, train
 from torch import nn
 
 import sluice
+from sluice.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
 
 class WithNothing(Tied):
@@ -28,6 +31,16 @@ class WithNothing(Tied):
 
 def test_they_train_as_in_pytorch() -> None:
     assert_follows(WithNothing)
+
+
+def test_a_checkpoint_gives_them_as_weights(tmp_path: Path) -> None:
+    engine = engine_of(make(WithNothing), config())
+    train(engine, range(1))
+    engine.save_checkpoint(tmp_path)
+    engine.destroy()
+    found = get_fp32_state_dict_from_zero_checkpoint(tmp_path)
+    make(WithNothing).load_state_dict(found)  # has them all
+    assert found["prompts.0"].shape == (0, 3)
 
 
 def test_they_are_in_state_dicts_and_groups_in_the_type_that_computes() -> None:

@@ -118,7 +118,9 @@ def test_a_buffer_of_another_shape_is_refused_before_anything_is_loaded(own: int
     engine.destroy()
 
 
-def test_missing_and_additional_buffers_are_refused_as_by_load_state_dict(tmp_path: Path) -> None:
+def test_missing_and_additional_buffers_are_refused_as_by_load_state_dict(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     engine = trained()
     engine.save_checkpoint(tmp_path / "without")
     other = engine_of(make(Normed, more=True))
@@ -130,8 +132,10 @@ def test_missing_and_additional_buffers_are_refused_as_by_load_state_dict(tmp_pa
     assert engine.global_steps == 3
     other.load_checkpoint(tmp_path / "without", load_module_strict=False)
     assert other.module.own.tolist() == [7, 7]
+    assert "it does not have more: these keep the model's values" in caplog.text
     engine.load_checkpoint(tmp_path / "with", load_module_strict=False)
     assert engine.module.own.tolist() == [0, 0]
+    assert "it has more, which the model does not have: these keep the model's values, or are left out" in caplog.text
     engine.destroy()
     other.destroy()
 

@@ -1,4 +1,4 @@
-"""Ranks load a checkpoint after an update that has failed on one of them only."""
+"""Ranks load a checkpoint after an update that has failed on one of them only, or where the part of one of them is damaged."""
 
 from __future__ import annotations
 
@@ -60,3 +60,53 @@ open(os.path.join(place, str(rank)), "w").write(json.dumps(open(log).read().coun
 
 def test_a_checkpoint_replaces_an_update_that_failed_on_one_rank(tmp_path: Path) -> None:
     assert run_text(SCRIPT, tmp_path) == [3, 3]
+
+
+# A part that is cut is found before any rank has replaced a state; a byte that has changed is found on the way.
+DAMAGED = """
+import glob, json, os, sys
+sys.path.insert(0, sys.argv[1])
+from small_models import config, engine_of, make, train
+import sluice
+rank, place = int(os.environ["RANK"]), sys.argv[2]
+engine = engine_of(make(), config())
+train(engine, range(1))
+engine.save_checkpoint(place, tag="whole")
+for tag in ("without", "cut", "changed"):
+    engine.save_checkpoint(place, tag=tag)
+    if rank == 0:
+        states, = glob.glob(os.path.join(place, tag, "step-*", "rank1-of-2", "states*"))
+        if tag == "without":
+            os.unlink(states)
+        elif tag == "cut":
+            os.truncate(states, os.path.getsize(states) // 2)
+        else:
+            with open(states, "r+b") as file:
+                file.seek(4096)
+                byte = file.read(1)
+                file.seek(4096)
+                file.write(bytes([byte[0] ^ 1]))
+sluice.comm.barrier()
+expected = train(engine, range(1, 2))
+found = []
+for tag in ("without", "cut", "changed"):
+    engine.load_checkpoint(place, tag="whole")
+    try:
+        engine.load_checkpoint(place, tag=tag)
+    except (RuntimeError, OSError) as error:
+        assert "rank1-of-2" in str(error), error
+    else:
+        raise AssertionError(tag)
+    try:
+        found.append(train(engine, range(1, 2)) == expected)
+    except sluice.StorageError as error:
+        found.append("loaded in part only" in str(error) and "in part")
+engine.load_checkpoint(place, tag="whole")
+assert train(engine, range(1, 2)) == expected
+engine.destroy()
+open(os.path.join(place, str(rank)), "w").write(json.dumps(found))
+"""
+
+
+def test_a_part_that_is_damaged_on_one_rank_costs_what_one_rank_loses(tmp_path: Path) -> None:
+    assert run_text(DAMAGED, tmp_path) == [[True, True, "in part"]] * 2

@@ -141,3 +141,41 @@ open(os.path.join(place, f"ended{rank}"), "w").close()
 
 def test_ranks_that_give_other_parameters_or_modifiers_are_told_so(tmp_path: Path) -> None:
     run_two(OTHERS, tmp_path)
+
+
+DIFFERENT = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+import torch
+from small_models import batch, config, engine_of, loss_of, make
+from sluice import utils
+rank, place = int(os.environ["RANK"]), sys.argv[2]
+engine = engine_of(make(), config(gradient_accumulation_steps=2))
+ids, targets = batch(rank)
+engine.backward(loss_of(engine(ids), targets))
+one, other = engine.module.blocks[0].up.weight, engine.module.blocks[1].up.weight  # of one shape
+before = utils.safe_get_full_fp32_param(one)
+setters = {
+    "fp32 parameter": utils.safe_set_full_fp32_param,
+    "state exp_avg": lambda parameter, value: utils.safe_set_full_optimizer_state(parameter, value, "exp_avg"),
+    "gradient": utils.safe_set_full_grad,
+}
+for what, set_it in setters.items():
+    for parameter, value in ((one, float(rank)), (other if rank else one, 1.0)):
+        try:
+            set_it(parameter, torch.full(parameter.ds_shape, value))
+        except ValueError as error:
+            assert f"the {what} to be set is that of blocks.0.up.weight" in str(error), error
+        else:
+            raise AssertionError(what)
+    set_it(one, torch.full(one.ds_shape, 0.5))
+assert not torch.equal(utils.safe_get_full_fp32_param(one), before)
+for value in (utils.safe_get_full_fp32_param(one), utils.safe_get_full_optimizer_state(one, "exp_avg"), utils.safe_get_full_grad(one)):
+    assert bool((value == 0.5).all()), value
+engine.destroy()
+open(os.path.join(place, f"ended{rank}"), "w").close()
+"""
+
+
+def test_values_that_ranks_set_are_one_tensor(tmp_path: Path) -> None:
+    run_two(DIFFERENT, tmp_path)

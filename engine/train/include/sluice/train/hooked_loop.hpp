@@ -196,8 +196,9 @@ class __attribute__((visibility("default"))) HookedLoop {
   bool speculates() const;
   // Whether the last backward of a step updates the units ("optimizer_in_backward").
   bool updates_in_backward() const;
-  // Whether that of the step in progress has begun to.
-  bool updates_begun() const;
+  // Whether that of the step in progress has begun to, and no update has failed: end_step() is
+  // next.
+  bool waits_for_step() const;
   // Whether it has failed after some of them: only load_checkpoint() goes on.
   bool is_half_updated() const;
   // From gradient(), a sum over the ranks, to the gradient of an update. Without the loss scale.
