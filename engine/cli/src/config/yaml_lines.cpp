@@ -98,8 +98,7 @@ Json::Value parse_yaml_lines(const std::string& text, const std::string& path) {
     const std::string value = trimmed(content.substr(colon + 1));
     if (begins_a_structure(value))
       fail(
-          "expected a plain value: lists, {...}, anchors and texts of several lines are not read; "
-          "write "
+          "expected a plain value: lists, {...}, anchors and longer texts are not read; write "
           "keys as indented lines");
     const std::string key = trimmed(content.substr(0, colon));
     if (open.back().first->isMember(key)) fail("the key " + key + " is given a second time");

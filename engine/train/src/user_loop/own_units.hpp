@@ -34,8 +34,8 @@ struct NamedParam {
   torch::Tensor value;
 };
 
-constexpr std::size_t kMostNameBytes =
-    240;  // of a unit: a shard of its states adds the part's name
+// Of a unit: the names of its shards in a state add the part's.
+constexpr std::size_t kMostNameBytes = 240;
 
 struct OwnUnit {
   std::string name;
