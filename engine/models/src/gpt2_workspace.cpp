@@ -3,6 +3,7 @@
 
 #include "logits_chunks.hpp"
 #include "sluice/base/bytes.hpp"
+#include "sluice/base/dtype.hpp"
 #include "sluice/base/error.hpp"
 #include "sluice/models/gpt2_layout.hpp"
 #include "sluice/offload/memory_pool.hpp"
@@ -12,12 +13,23 @@ namespace {
 
 using Bytes = std::uint64_t;
 
+// Whether oneDNN sums bf16 products in an fp32 copy of the whole result: where AVX-512 has no bf16
+// products. Without AVX-512, LibTorch does not ask oneDNN.
+bool has_fp32_results() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512bf16") == 0;
+#else
+  return false;
+#endif
+}
+
 // Every term below is a tensor that gpt2.cpp and gpt2_functions.cpp hold, or a buffer that a
 // LibTorch kernel takes from the allocator. A unit is a sequence of stages; its peak is the largest
 // sum of the tensors alive in one stage. N = B * T rows; "r" in a comment: one tensor (N, C).
 class Workspace {
  public:
-  Workspace(const config::ModelConfig& model, Bytes micro_batch, Bytes element_bytes, int threads)
+  Workspace(const config::ModelConfig& model, Bytes micro_batch, Bytes element_bytes, int threads,
+            bool fp32_results)
       : model_(model),
         length_(static_cast<Bytes>(model.n_positions)),
         width_(static_cast<Bytes>(model.n_embd)),
@@ -27,6 +39,7 @@ class Workspace {
         vocabulary_(static_cast<Bytes>(model.vocab_size)),
         element_(element_bytes),
         threads_(static_cast<Bytes>(threads)),
+        fp32_results_(fp32_results),
         rows_(micro_batch * length_) {}
 
   UnitWorkspace embedding() const {
@@ -56,9 +69,10 @@ class Workspace {
     const Bytes piece = offload::pool_bytes(step * vocabulary_ * sizeof(float));
     const Bytes pieces = element_ == sizeof(float) ? piece : 2 * piece;
     const Bytes small = 4 * offload::pool_bytes(step * 2 * sizeof(std::int64_t));
-    const Bytes forward = held + std::max(pieces + small, matmul_scratch(chunk, width_));
-    const Bytes products = std::max(weight_gradient_scratch(chunk, std::max(width_, vocabulary_)),
-                                    matmul_scratch(chunk, vocabulary_));
+    const Bytes forward =
+        held + std::max(pieces + small, matmul_scratch(chunk, width_, vocabulary_));
+    const Bytes products = std::max(weight_gradient_scratch(chunk, width_, vocabulary_),
+                                    matmul_scratch(chunk, vocabulary_, width_));
     const Bytes norm = 2 * r + stats() + norm_scratch();  // the logits are gone by then
     return {forward, std::max({forward + r, held + r + products, norm}), 0, 0};
   }
@@ -80,14 +94,19 @@ class Workspace {
     return 2 * tensor(1, width_) + 2 * offload::pool_bytes(threads_ * width_ * sizeof(float));
   }
 
-  // oneDNN's scratch for (rows, depth) x (depth, any) in bf16: an upper bound for oneDNN 3.10 with
-  // AMX and 1 to 8 threads. Each thread packs 64 columns of the second operand, short columns
+  Bytes fp32_result(Bytes rows, Bytes columns) const {
+    return offload::pool_bytes(checked_mul(checked_mul(rows, columns), sizeof(float)) + 128);
+  }
+  // oneDNN's scratch for (rows, depth) x (depth, columns) in bf16. Where results are summed in fp32
+  // (oneDNN 3.10 on an Ice Lake), the result; on any other processor an upper bound for oneDNN 3.10
+  // with AMX and 1 to 8 threads. Each thread packs 64 columns of the second operand, short columns
   // completely, longer ones in parts with fp32 sums. AVX-512 without AMX takes less, except for
   // large sizes. fp32 uses MKL, which does not use the allocator. fp16 counts as bf16: oneDNN
   // multiplies fp16 where the processor supports it (not measured there); elsewhere LibTorch's own
   // products take no scratch and this bound is too high.
-  Bytes matmul_scratch(Bytes rows, Bytes depth) const {
+  Bytes matmul_scratch(Bytes rows, Bytes depth, Bytes columns) const {
     if (element_ != 2) return 0;
+    if (fp32_results_) return fp32_result(rows, columns);
     const Bytes whole = 128 * align_up(depth, 64) + 6144;
     Bytes each = whole;
     if (rows < 256 && depth > 1024) each = std::min(whole + 51'200, kLargestScratch);
@@ -97,10 +116,12 @@ class Workspace {
     if (rows >= 1024 && depth > 3072) each = kLargestAvx512Scratch;
     return offload::pool_bytes(threads_ * each);
   }
-  // Scratch of x^T g, where g has `columns` columns: both operands are packed, the first
+  // Scratch of x^T g, where x and g have so many columns: both operands are packed, the first
   // transposed.
-  Bytes weight_gradient_scratch(Bytes rows, Bytes columns) const {
+  Bytes weight_gradient_scratch(Bytes rows, Bytes x_columns, Bytes g_columns) const {
     if (element_ != 2) return 0;
+    if (fp32_results_) return fp32_result(x_columns, g_columns);
+    const Bytes columns = std::max(x_columns, g_columns);
     const Bytes sums = rows >= 512 ? 81'920 : 0;
     const Bytes amx = std::min(640 * align_up(rows, 32) + 6144 + sums, kLargestScratch);
     const Bytes avx512 = rows >= 1024 ? 345'088 + 1024 * std::min<Bytes>(columns, 1024) : 0;
@@ -146,9 +167,13 @@ class Workspace {
   // Scratch of one attention beyond its input and output.
   Bytes attention_scratch() const {
     if (!drops_attention()) return flash_forward();
-    const Bytes products =
-        std::max(matmul_scratch(length_, depth_), matmul_scratch(length_, length_));
-    return 2 * weights() + mask() + 3 * sequence() + products;
+    const Bytes products = std::max(matmul_scratch(length_, depth_, length_),
+                                    matmul_scratch(length_, length_, depth_));
+    return 2 * weights() + mask() + 3 * sequence() + of_heads(products);
+  }
+  // Where results are summed in fp32, each thread has that of a head of its own.
+  Bytes of_heads(Bytes products) const {
+    return fp32_results_ ? std::min(threads_, heads_) * products : products;
   }
 
   // Peak of ln_1, attention and projection. With gradients, every intermediate stays.
@@ -156,11 +181,11 @@ class Workspace {
     const Bytes r = tensor(rows_, width_);
     const Bytes r3 = tensor(rows_, 3 * width_);
     const bool all = mode == Mode::with_gradients;
-    const Bytes project_in = r + stats() + r3 + matmul_scratch(rows_, width_);
+    const Bytes project_in = r + stats() + r3 + matmul_scratch(rows_, width_, 3 * width_);
     const Bytes attend = (all ? r + stats() : 0) + r3 + r + attention_scratch();
     const Bytes kept = all ? r + stats() + r3 + log_sums() : 0;
     const Bytes project_out =
-        kept + 2 * r + std::max(matmul_scratch(rows_, width_), residual_copy());
+        kept + 2 * r + std::max(matmul_scratch(rows_, width_, width_), residual_copy());
     return std::max({project_in, attend, project_out});
   }
   Bytes log_sums() const {
@@ -187,13 +212,14 @@ class Workspace {
     const Bytes r = tensor(rows_, width_);
     const Bytes inner = tensor(rows_, inner_);
     if (mode == Mode::forward_only) {
-      return std::max({2 * r + stats() + inner + matmul_scratch(rows_, width_),
-                       r + inner + r + matmul_scratch(rows_, inner_), 2 * r + residual_copy()});
+      return std::max({2 * r + stats() + inner + matmul_scratch(rows_, width_, inner_),
+                       r + inner + r + matmul_scratch(rows_, inner_, width_),
+                       2 * r + residual_copy()});
     }
     const Bytes before = attention_kept() + 2 * r + stats();
-    return std::max(
-        {before + inner + matmul_scratch(rows_, width_),
-         before + inner_kept() + r + std::max(matmul_scratch(rows_, inner_), residual_copy())});
+    return std::max({before + inner + matmul_scratch(rows_, width_, inner_),
+                     before + inner_kept() + r +
+                         std::max(matmul_scratch(rows_, inner_, width_), residual_copy())});
   }
 
   // Peak of backward from the output's gradient to x1. The caller still holds the output.
@@ -203,12 +229,12 @@ class Workspace {
     const Bytes before = attention_kept() + 2 * r + stats() + r;  // x1, ln_2's result, output
     const Bytes bias = tensor(1, std::max(inner_, 3 * width_));
     const Bytes second = before + inner_kept() + residual_copy() +
-                         std::max(std::max(weight_gradient_scratch(rows_, width_), bias),
-                                  inner + matmul_scratch(rows_, width_));
+                         std::max(std::max(weight_gradient_scratch(rows_, width_, inner_), bias),
+                                  inner + matmul_scratch(rows_, width_, inner_));
     const Bytes activation = before + 3 * inner;
     const Bytes first = before + inner +
-                        std::max(std::max(weight_gradient_scratch(rows_, inner_), bias),
-                                 r + matmul_scratch(rows_, inner_));
+                        std::max(std::max(weight_gradient_scratch(rows_, inner_, width_), bias),
+                                 r + matmul_scratch(rows_, inner_, width_));
     const Bytes norm =
         before - r + 3 * r + norm_scratch();  // incoming and outgoing gradient, and their sum
     return std::max({second, activation, first, norm}) + kScalars;
@@ -219,23 +245,23 @@ class Workspace {
   Bytes attention_backward() const {
     const Bytes r = tensor(rows_, width_);
     const Bytes r3 = tensor(rows_, 3 * width_);
-    const Bytes project_out =
-        attention_kept() + 2 * r + residual_copy() +
-        std::max(weight_gradient_scratch(rows_, width_), r + matmul_scratch(rows_, width_));
+    const Bytes project_out = attention_kept() + 2 * r + residual_copy() +
+                              std::max(weight_gradient_scratch(rows_, width_, width_),
+                                       r + matmul_scratch(rows_, width_, width_));
     const Bytes gradients =
         3 * r + residual_copy();  // output, gradients of x1 and of the attention result
     const Bytes attend = attention_kept() + gradients + r3 + attention_backward_scratch();
     const Bytes join = attention_kept() + 2 * r + 2 * r3;
-    const Bytes project_in =
-        r + stats() + 2 * r + r3 +
-        std::max(weight_gradient_scratch(rows_, 3 * width_), r + matmul_scratch(rows_, 3 * width_));
+    const Bytes project_in = r + stats() + 2 * r + r3 +
+                             std::max(weight_gradient_scratch(rows_, width_, 3 * width_),
+                                      r + matmul_scratch(rows_, 3 * width_, width_));
     return std::max({project_out, attend, join, project_in, 5 * r + norm_scratch()}) + kScalars;
   }
   Bytes attention_backward_scratch() const {
     if (!drops_attention()) return flash_backward();
-    const Bytes products =
-        std::max(weight_gradient_scratch(length_, length_), matmul_scratch(length_, length_));
-    return 3 * weights() + mask() + 3 * sequence() + products;
+    const Bytes products = std::max(weight_gradient_scratch(length_, length_, depth_),
+                                    matmul_scratch(length_, length_, length_));
+    return 3 * weights() + mask() + 3 * sequence() + of_heads(products);
   }
 
   const config::ModelConfig& model_;
@@ -247,22 +273,33 @@ class Workspace {
   const Bytes vocabulary_;
   const Bytes element_;
   const Bytes threads_;
+  const bool fp32_results_;
   const Bytes rows_;
 };
 
 }  // namespace
 
-UnitWorkspace unit_workspace(const config::ModelConfig& model, std::size_t unit_index,
-                             std::uint64_t micro_batch, std::uint64_t element_bytes, int threads) {
+namespace {
+
+UnitWorkspace workspace_of(const config::ModelConfig& model, std::size_t unit_index,
+                           std::uint64_t micro_batch, std::uint64_t element_bytes, int threads,
+                           bool fp32_results) {
   const auto last = static_cast<std::size_t>(model.n_layer) + 1;
   SLUICE_CHECK(unit_index <= last,
                "unit " + std::to_string(unit_index) + " of a model of " + std::to_string(last + 1));
-  SLUICE_CHECK(micro_batch >= 1 && threads >= 1 && (element_bytes == 2 || element_bytes == 4),
-               "micro-batch " + std::to_string(micro_batch) + ", " + std::to_string(threads) +
-                   " threads, elements of " + std::to_string(element_bytes) + " bytes");
-  const Workspace workspace(model, micro_batch, element_bytes, threads);
+  SLUICE_CHECK(micro_batch >= 1 && threads >= 1, "micro-batch " + std::to_string(micro_batch) +
+                                                     ", " + std::to_string(threads) + " threads");
+  const Workspace workspace(model, micro_batch, element_bytes, threads, fp32_results);
   if (unit_index == 0) return workspace.embedding();
   return unit_index == last ? workspace.head() : workspace.block();
+}
+
+}  // namespace
+
+UnitWorkspace unit_workspace(const config::ModelConfig& model, std::size_t unit_index,
+                             std::uint64_t micro_batch, DType dtype, int threads) {
+  return workspace_of(model, unit_index, micro_batch, size_of(dtype), threads,
+                      dtype == DType::bf16 && has_fp32_results());
 }
 
 std::uint64_t fp32_sum_bytes(const config::ModelConfig& model, std::size_t unit_index,
@@ -290,7 +327,8 @@ UnitWorkspaces estimate_gpu_workspaces(const config::ModelConfig& model, std::ui
   config::ModelConfig fused = model;
   fused.attn_pdrop = 0;  // a fused attention with dropout needs no more than one without
   const auto of = [&](std::size_t unit) {
-    UnitWorkspace workspace = unit_workspace(fused, unit, micro_batch, element_bytes, 1);
+    UnitWorkspace workspace = workspace_of(fused, unit, micro_batch, element_bytes, /*threads=*/1,
+                                           /*fp32_results=*/false);
     for (std::uint64_t* bytes : {&workspace.forward_bytes, &workspace.backward_bytes,
                                  &workspace.keeping_bytes, &workspace.kept_bytes})
       *bytes = checked_add(*bytes, *bytes / 8);

@@ -123,15 +123,17 @@ void check(const Shape& shape) {
     at::set_num_threads(threads);
     const std::uint64_t may_lack_bytes =
         shape.dtype == torch::kFloat16 ? static_cast<std::uint64_t>(threads) * kScratchBytes : 0;
-    const auto element_bytes = static_cast<std::uint64_t>(c10::elementSize(shape.dtype));
+    const DType dtype = shape.dtype == torch::kBFloat16  ? DType::bf16
+                        : shape.dtype == torch::kFloat16 ? DType::fp16
+                                                         : DType::fp32;
     for (std::size_t unit = 0; unit < 3; ++unit) {
       const Peaks measured = units.peaks(unit);
       const UnitWorkspace planned = unit_workspace(
-          units.model(), unit, static_cast<std::uint64_t>(shape.batch), element_bytes, threads);
+          units.model(), unit, static_cast<std::uint64_t>(shape.batch), dtype, threads);
       const std::string what =
           "unit " + std::to_string(unit) + ", C " + std::to_string(shape.width) + ", B " +
           std::to_string(shape.batch) + ", T " + std::to_string(shape.length) + ", V " +
-          std::to_string(shape.vocabulary) + ", " + std::to_string(element_bytes) + " bytes, p " +
+          std::to_string(shape.vocabulary) + ", " + std::string(name_of(dtype)) + ", p " +
           std::to_string(shape.p) + ", threads " + std::to_string(threads);
       expect_within(measured.forward_bytes, planned.forward_bytes, may_lack_bytes,
                     what + ": forward");
@@ -221,10 +223,9 @@ TEST(UnitWorkspace, HoldsForEveryActivation) {
 
 TEST(UnitWorkspace, UnitsAndSizesThatDoNotExistAreRefused) {
   const config::ModelConfig model;
-  EXPECT_THROW(unit_workspace(model, 14, 1, 2, 1), InvalidArgument);
-  EXPECT_THROW(unit_workspace(model, 0, 0, 2, 1), InvalidArgument);
-  EXPECT_THROW(unit_workspace(model, 0, 1, 3, 1), InvalidArgument);
-  EXPECT_THROW(unit_workspace(model, 0, 1, 2, 0), InvalidArgument);
+  EXPECT_THROW(unit_workspace(model, 14, 1, DType::bf16, 1), InvalidArgument);
+  EXPECT_THROW(unit_workspace(model, 0, 0, DType::bf16, 1), InvalidArgument);
+  EXPECT_THROW(unit_workspace(model, 0, 1, DType::bf16, 0), InvalidArgument);
 }
 
 }  // namespace

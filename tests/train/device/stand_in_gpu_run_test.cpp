@@ -340,7 +340,7 @@ TEST_F(StandInGpuRun, APlanIsMadeFromWhatTheUnitsWereSeenToHold) {
   ASSERT_TRUE(plan.device.workspaces.has_value());
   EXPECT_TRUE(plan.device.workspaces->measured);
   const models::UnitWorkspace formula =
-      models::unit_workspace(plan.model, 1, 2, 2, plan.schedule.threads.compute);
+      models::unit_workspace(plan.model, 1, 2, plan.compute_dtype, plan.schedule.threads.compute);
   const models::UnitWorkspace& seen = plan.device.workspaces->block;
   // The formula is for these very kernels, and says no less than they take, but for scratch.
   constexpr double kScratchBytes = 1U << 20U;

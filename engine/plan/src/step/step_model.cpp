@@ -30,14 +30,14 @@ std::vector<models::UnitWorkspace> workspaces_of(const Plan& plan) {
   std::vector<models::UnitWorkspace> workspaces;
   if (plan.own_loop()) return workspaces;
   const auto micro_batch = static_cast<std::uint64_t>(plan.config.micro_batch_size);
-  const std::uint64_t element_bytes = size_of(plan.compute_dtype);
   const std::optional<models::UnitWorkspaces>& known = plan.device.workspaces;
   const std::size_t last = plan.layouts.size() - 1;
   for (std::size_t u = 0; u < plan.layouts.size(); ++u) {
     workspaces.push_back(known ? (u == 0      ? known->embedding
                                   : u == last ? known->head
                                               : known->block)
-                               : models::unit_workspace(plan.model, u, micro_batch, element_bytes,
+                               : models::unit_workspace(plan.model, u, micro_batch,
+                                                        plan.compute_dtype,
                                                         plan.schedule.threads.compute));
     if (plan.config.gradient_dtype() != plan.compute_dtype && !(known && known->measured)) {
       const std::uint64_t sums = models::fp32_sum_bytes(plan.model, u, plan.device.gpu.has_value());

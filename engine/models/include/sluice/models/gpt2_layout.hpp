@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "sluice/base/dtype.hpp"
 #include "sluice/config/model_config.hpp"
 #include "sluice/zero/unit_layout.hpp"
 
@@ -40,10 +41,11 @@ struct UnitWorkspace {
   // The saved activations after that forward, without input and output. 0 for the head.
   std::uint64_t kept_bytes = 0;
 };
-// `element_bytes`: of the compute data type, 2 or 4. `threads`: LibTorch's. Throws InvalidArgument
-// for other values or a unit beyond the model, and when a product exceeds 64 bits.
+// On this processor, whose kind decides what oneDNN takes beside the tensors. `dtype` computes;
+// `threads`: LibTorch's. Throws InvalidArgument below 1 or for a unit beyond the model, and when a
+// product exceeds 64 bits.
 UnitWorkspace unit_workspace(const config::ModelConfig& model, std::size_t unit_index,
-                             std::uint64_t micro_batch, std::uint64_t element_bytes, int threads);
+                             std::uint64_t micro_batch, DType dtype, int threads);
 
 // Further bytes of a backward whose 16-bit gradients are summed in fp32: the largest product that
 // waits to be added. `on_gpu`: products are cut into larger pieces there.
