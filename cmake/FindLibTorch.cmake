@@ -3,7 +3,7 @@
 # folder that holds include/ and lib/), the Python that a Python package is built for, the project's .venv, then the Python on the path.
 #
 # The wheel's own find_package(Torch) runs nvcc and fails without a CUDA Toolkit; this does not.
-# The versions that the tests ran with, and those between: LibTorch's C++ interface changes with any minor version.
+# The versions that tests ran with, and those between (docs/python.md): LibTorch's C++ interface changes with any minor version.
 set(LibTorch_OLDEST "2.11")
 set(LibTorch_NEWEST "2.15")
 set(LIBTORCH_ROOT "" CACHE PATH "Folder of LibTorch (holds include/ and lib/); empty: the Python of pip, .venv, then python3")

@@ -81,7 +81,7 @@ TEST(DiskNeeds, CountsWholePagesOfTheScratchFile) {
   std::optional<Plan> least;  // with the least memory: unit inputs have to go to NVMe
   for (config::ByteBudget* budget : {&config.sluice.device_bytes, &config.sluice.host_bytes}) {
     std::uint64_t fits = budget->value;
-    for (; refusal(config, model, roomy_machine()).empty(); budget->value = fits * 9 / 10) {
+    for (; refusal(config, model, roomy_machine()).empty(); budget->value = fits * 99 / 100) {
       fits = budget->value;
       least = make_plan(config, model, Placement::configured, roomy_machine());
     }
