@@ -287,8 +287,9 @@ UnitWorkspace workspace_of(const config::ModelConfig& model, std::size_t unit_in
   const auto last = static_cast<std::size_t>(model.n_layer) + 1;
   SLUICE_CHECK(unit_index <= last,
                "unit " + std::to_string(unit_index) + " of a model of " + std::to_string(last + 1));
-  SLUICE_CHECK(micro_batch >= 1 && threads >= 1, "micro-batch " + std::to_string(micro_batch) +
-                                                     ", " + std::to_string(threads) + " threads");
+  SLUICE_CHECK(micro_batch >= 1 && threads >= 1 && (element_bytes == 2 || element_bytes == 4),
+               "micro-batch " + std::to_string(micro_batch) + ", " + std::to_string(threads) +
+                   " threads, elements of " + std::to_string(element_bytes) + " bytes");
   const Workspace workspace(model, micro_batch, element_bytes, threads, fp32_results);
   if (unit_index == 0) return workspace.embedding();
   return unit_index == last ? workspace.head() : workspace.block();

@@ -226,6 +226,7 @@ TEST(UnitWorkspace, UnitsAndSizesThatDoNotExistAreRefused) {
   EXPECT_THROW(unit_workspace(model, 14, 1, DType::bf16, 1), InvalidArgument);
   EXPECT_THROW(unit_workspace(model, 0, 0, DType::bf16, 1), InvalidArgument);
   EXPECT_THROW(unit_workspace(model, 0, 1, DType::bf16, 0), InvalidArgument);
+  EXPECT_THROW(estimate_gpu_workspaces(model, 1, 3), InvalidArgument);
 }
 
 }  // namespace

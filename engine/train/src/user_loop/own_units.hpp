@@ -34,7 +34,7 @@ struct NamedParam {
   torch::Tensor value;
 };
 
-// Of a unit: the names of its shards in a state add the part's.
+// Limits the name of a unit: the names of its shards in a state add the part's.
 constexpr std::size_t kMostNameBytes = 240;
 
 struct OwnUnit {

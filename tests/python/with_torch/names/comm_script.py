@@ -11,7 +11,6 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 import sluice
 from sluice import comm
@@ -92,7 +91,10 @@ def by_name() -> dict[str, tuple[Any, Any]]:
             filled(torch.zeros(2), lambda t: comm.all_to_all_single(t, tensor=mine())),
             [BOTH[RANK], BOTH[2 + RANK]],
         ),
-        "all_to_all": (error_of(lambda: comm.all_to_all(pair(), pair())), error_of(lambda: dist.all_to_all(pair(), pair()))),
+        "all_to_all": (
+            error_of(lambda: comm.all_to_all(pair(), pair())),
+            "None" if torch.__version__.startswith("2.15.") else "Backend gloo does not support alltoall",
+        ),
         "reduce": (filled(mine(), lambda t: comm.reduce(t, 1))[: 2 * RANK], total[: 2 * RANK]),  # rank 0's is left open
         "reduce_scatter": (filled(torch.zeros(1), lambda t: comm.reduce_scatter(t, list(mine().chunk(2)))), [total[RANK]]),
         "reduce_scatter_tensor": (filled(torch.zeros(1), lambda t: comm.reduce_scatter_tensor(t, tensor=mine())), [total[RANK]]),

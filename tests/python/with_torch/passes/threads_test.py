@@ -349,7 +349,8 @@ with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
 breaks = str(dict(torch._dynamo.utils.counters["graph_break"]))
 assert "get_ident" not in breaks, breaks
 assert "_current_graph_task_id" not in breaks, breaks
-assert graphs[0] > 0 and graphs == [graphs[0]] * 3, graphs
+# PyTorch 2.15 compiles the layers too, which 2.11 leaves alone.
+assert graphs == [3 if torch.__version__.startswith("2.15.") else 1] * 3, graphs
 """
 
 BORROWED = """
