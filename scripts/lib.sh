@@ -122,13 +122,20 @@ build_and_test() {
   stage "build ($what)" scripts/build.sh "$preset" && stage "tests ($what)" run_tests "$preset" "$@"
 }
 
-# Prints the summary, with the names of the tests that failed; fails if a stage failed.
+# Prints the summary, with the tests that failed and their last words; fails if a stage failed.
 finish() {
   printf '\n== results of tests\n'
   if ((${#results_shown[@]} > 0)); then printf '%s\n' "${results_shown[@]}"; else say "no tests were run"; fi
   printf '\n== summary\n'
   printf '%s\n' "${summary[@]}"
   printf '%-28s %-7s %s\n' "all" "$([[ "$failed" == no ]] && echo passed || echo FAILED)" "$(duration "$SECONDS")"
-  if ((${#results_shown[@]} > 0)); then printf '%s\n' "${results_shown[@]}" | sed -n 's/^  FAILED /failed test: /p'; fi
+  # The last lines of a log are read first, and at times alone.
+  if ((${#results_shown[@]} > 0)); then
+    printf '%s\n' "${results_shown[@]}" | awk '
+      function show() { for (i = lines > 5 ? lines - 5 : 0; i < lines; ++i) print text[i] }
+      /^  FAILED / { show(); lines = 0; sub(/^  FAILED /, "failed test: "); print; next }
+      /^    \| / { text[lines++] = $0 }
+      END { show() }'
+  fi
   [[ "$failed" == no ]]
 }

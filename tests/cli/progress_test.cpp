@@ -241,6 +241,24 @@ TEST_F(Progress, DrawsTheCurveFromTenStepsOn) {
   EXPECT_THAT(progress.loss_curve(), HasSubstr("training loss   o evaluation loss"));
 }
 
+TEST_F(Progress, DrawsTheWholeCurveOfALongRun) {
+  const auto curve_of = [&](std::int64_t steps) {
+    TrainProgress progress = make({});
+    progress.on_begin(1, steps);
+    for (std::int64_t i = 1; i <= steps; ++i)
+      progress.on_step(step(i, static_cast<double>(i) / static_cast<double>(steps)));
+    return progress.loss_curve();
+  };
+  const std::string curve = curve_of(20'000);
+  EXPECT_THAT(curve, HasSubstr("20000"));
+  // But for its labels the line is that of a run whose every step is kept.
+  const auto line_of = [](std::string text) {
+    std::erase_if(text, [](char c) { return c != '.' && c != '\n'; });
+    return text;
+  };
+  EXPECT_EQ(line_of(curve), line_of(curve_of(2'000)));
+}
+
 TEST_F(Progress, ShowsNotesTableAndChoicesOfThePlanFirst) {
   TrainProgress progress = make({});
   plan::Plan plan;

@@ -24,6 +24,7 @@ constexpr double kSmoothing = 0.95;
 constexpr double kSecondsBetweenLines = 10;
 constexpr double kSecondsBetweenRedraws = 0.1;
 constexpr std::size_t kStepsForCurve = 10;
+constexpr std::size_t kMostCurvePoints = 4096;  // dozens for each column of a chart
 // A start that takes longer says where its seconds went.
 constexpr double kLongStartSeconds = 5;
 
@@ -150,7 +151,7 @@ void TrainProgress::on_begin(std::int64_t first_step, std::int64_t total_steps) 
 
 void TrainProgress::on_step(const train::StepRecord& record) {
   loss_.add(record.loss);
-  train_losses_.push_back({static_cast<double>(record.step), record.loss});
+  keep_for_curve(record);
   const double now = clock_.seconds();
   if (eval_began_at_seconds_) eval_seconds_ += now - *eval_began_at_seconds_;
   eval_began_at_seconds_.reset();
@@ -175,6 +176,16 @@ void TrainProgress::on_step(const train::StepRecord& record) {
     console_.status(record.step == total_steps_ ? "" : last_status_);
     drawn_at_seconds_ = now;
   }
+}
+
+void TrainProgress::keep_for_curve(const train::StepRecord& record) {
+  if (record.step % curve_stride_ != 0) return;
+  train_losses_.push_back({static_cast<double>(record.step), record.loss});
+  if (train_losses_.size() < kMostCurvePoints) return;
+  curve_stride_ *= 2;
+  std::erase_if(train_losses_, [&](const PlotPoint& point) {
+    return static_cast<std::int64_t>(point.x) % curve_stride_ != 0;
+  });
 }
 
 void TrainProgress::print_breakdowns(const train::StepRecord& record) {

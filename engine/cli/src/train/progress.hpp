@@ -73,6 +73,8 @@ class TrainProgress : public train::TrainObserver {
     std::string work;
     double at_seconds;
   };
+  // Keeps the loss for the chart. From a long run every second step, then every fourth, and so on.
+  void keep_for_curve(const train::StepRecord& record);
   std::string steps_line(std::int64_t first_step, std::int64_t total_steps) const;
   std::string start_line() const;
   ProgressView view(const train::StepRecord& record) const;
@@ -94,7 +96,8 @@ class TrainProgress : public train::TrainObserver {
   SmoothedLoss loss_;
   Throughput throughput_;
   std::deque<Mark> recent_;
-  std::vector<PlotPoint> train_losses_;
+  std::vector<PlotPoint> train_losses_;  // of steps that curve_stride_ divides
+  std::int64_t curve_stride_ = 1;
   std::vector<PlotPoint> eval_losses_;
   std::optional<double> eval_began_at_seconds_;  // empty: none is in progress
   double eval_seconds_ = 0;                      // of all that have ended

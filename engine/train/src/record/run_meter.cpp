@@ -28,7 +28,10 @@ void count_network(const RunResources& resources, LinkBytes& bytes, LinkSeconds&
   }
 }
 
-double median_of(const std::deque<LinkSeconds>& steps, double LinkSeconds::*link) {
+// Zero without steps.
+double median_of(const LastValues<LinkSeconds>& last, double LinkSeconds::*link) {
+  const std::vector<LinkSeconds>& steps = last.values();
+  if (steps.empty()) return 0;
   std::vector<double> values;
   values.reserve(steps.size());
   for (const LinkSeconds& step : steps) values.push_back(step.*link);
@@ -125,12 +128,9 @@ void RunMeter::end_updates(StepRecord& record) {
   busy.compute = record.compute_seconds;
   busy_ = all.busy;
   watch_drive(record, of_checkpoints, busy);
-  step_busy_.push_back(busy);
-  step_stalls_.push_back(record.stall_seconds);
+  step_busy_.add(busy);
+  step_stalls_.add(record.stall_seconds);
   step_network_bytes_ = record.bytes.network;
-  if (step_busy_.size() <= kKeptSteps) return;
-  step_busy_.pop_front();
-  step_stalls_.pop_front();
 }
 
 RankNumbers RunMeter::numbers() const {
@@ -142,9 +142,9 @@ RankNumbers RunMeter::numbers() const {
   };
   for (const auto& [name, link] : kTimedLinks) {
     const std::string of = name;
-    add_number("busy_seconds." + of, step_busy_.empty() ? 0 : median_of(step_busy_, link));
+    add_number("busy_seconds." + of, median_of(step_busy_, link));
     if (link != &LinkSeconds::compute)
-      add_number("stall_seconds." + of, step_stalls_.empty() ? 0 : median_of(step_stalls_, link));
+      add_number("stall_seconds." + of, median_of(step_stalls_, link));
   }
   add_number("network_sent_bytes_per_step", static_cast<double>(step_network_bytes_));
   const auto& device = resources_.device->memory();
@@ -223,7 +223,7 @@ void RunMeter::fill(RunReport& report) const {
   report.speed.speculation = {speculated.kept, speculated.dropped, speculated.dropped_seconds};
   fill_drives(report);
   report.notices = notices_;
-  if (step_busy_.empty()) return;
+  if (step_busy_.values().empty()) return;
 
   LinkSeconds& limits = report.speed.limits;
   for (const auto& [name, link] : kTimedLinks) limits.*link = median_of(step_busy_, link);

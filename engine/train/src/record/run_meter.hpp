@@ -3,10 +3,10 @@
 // attributes them to the step that caused them: a step's updates run during the next step's
 // forward, so the meter counts the two apart.
 
-#include <deque>
 #include <string>
 #include <vector>
 
+#include "measure/last_values.hpp"
 #include "measure/slowdown.hpp"
 #include "sluice/train/report.hpp"
 #include "step/run_resources.hpp"
@@ -47,7 +47,7 @@ class RunMeter {
     LinkSeconds busy;
   };
   Totals totals() const;
-  static constexpr std::size_t kKeptSteps = 4096;
+  static constexpr std::size_t kKeptSteps = 512;
   // `checkpoint_bytes` were read beside the record's.
   void watch_drive(const StepRecord& record, std::uint64_t checkpoint_bytes,
                    const LinkSeconds& busy);
@@ -60,8 +60,8 @@ class RunMeter {
   StepRecord pending_;      // bytes and stalls so far of the step whose updates run
   LinkSeconds busy_;        // at the last end_updates(), or later by what evaluations took
   LinkSeconds busy_before_evaluation_;
-  std::deque<LinkSeconds> step_busy_;  // of the last kKeptSteps steps
-  std::deque<LinkSeconds> step_stalls_;
+  LastValues<LinkSeconds> step_busy_{kKeptSteps};
+  LastValues<LinkSeconds> step_stalls_{kKeptSteps};
   std::uint64_t step_network_bytes_ = 0;  // of the last step
   SlowdownWatch drive_;
   std::vector<std::string> notices_;

@@ -2,7 +2,6 @@
 
 #include <torch/version.h>
 
-#include <numeric>
 #include <string>
 
 #include "measure/median.hpp"
@@ -57,10 +56,9 @@ std::uint64_t update_bytes(const plan::Plan& plan) {
 void fill_speed(RunReport& report, const ReportSources& from) {
   const plan::Plan& plan = from.setup.plan;
   const RunTally& tally = from.tally;
-  if (!tally.step_seconds.empty()) {
-    const double sum = std::accumulate(tally.step_seconds.begin(), tally.step_seconds.end(), 0.0);
-    report.speed.tokens_per_second = static_cast<double>(tally.tokens) / sum;
-    report.speed.step_seconds = median(tally.step_seconds);
+  if (tally.steps > 0) {
+    report.speed.tokens_per_second = static_cast<double>(tally.tokens) / tally.seconds;
+    report.speed.step_seconds = median(tally.last_seconds.values());
   }
   if (const auto saved = plan::load_rates(from.request.rates_path, plan::rates_key(plan)))
     report.speed.predicted = plan::predict(plan, saved->rates);
@@ -75,7 +73,9 @@ void fill_speed(RunReport& report, const ReportSources& from) {
 }  // namespace
 
 void RunTally::add(const StepRecord& record) {
-  step_seconds.push_back(record.seconds);
+  ++steps;
+  seconds += record.seconds;
+  last_seconds.add(record.seconds);
   tokens += record.tokens;
   skipped += record.skipped ? 1 : 0;
   last_loss = record.loss;
@@ -92,7 +92,7 @@ RunReport make_report(const ReportSources& from) {
   report.losses.evaluation = from.tally.eval_loss;
   report.losses.last = from.tally.last_loss;
   report.losses.loss_scale = from.progress.loss_scaler.reported();
-  report.steps = static_cast<std::int64_t>(from.tally.step_seconds.size());
+  report.steps = from.tally.steps;
   report.last_step = from.progress.step;
   report.committed_step = from.progress.committed_step;
   report.skipped_steps = from.tally.skipped;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "measure/last_values.hpp"
 #include "record/memory_sampler.hpp"
 #include "record/run_meter.hpp"
 #include "run/run_setup.hpp"
@@ -17,8 +18,10 @@ namespace sluice::train {
 // Totals over the steps of this process; steps before a resume are not counted.
 struct RunTally {
   StartSeconds start;
-  Progress begun_from;               // when the run began, or was resumed
-  std::vector<double> step_seconds;  // by step
+  Progress begun_from;  // when the run began, or was resumed
+  std::int64_t steps = 0;
+  double seconds = 0;                     // of these steps
+  LastValues<double> last_seconds{4096};  // of the last steps, each
   std::uint64_t tokens = 0;
   std::int64_t skipped = 0;   // steps
   double commit_seconds = 0;  // writing the lines of steps, and committing them

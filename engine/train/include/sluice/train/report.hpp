@@ -108,8 +108,9 @@ struct ReportedSpeculation {
 
 struct ReportedSpeed {
   double tokens_per_second = 0;
-  double step_seconds = 0;  // median
-  // Busy seconds per step of each link: a step cannot be faster than the largest.
+  double step_seconds = 0;  // median of the last 4096 steps
+  // Busy seconds per step of each link, the median of the last 512 steps: a step cannot be faster
+  // than the largest.
   LinkSeconds limits;
   std::string bound_by;  // the link with the largest limit
   // Bytes that a step's updates read and write in memory: states, gradients and weights.

@@ -1,9 +1,17 @@
-#include "measure/slowdown.hpp"
+// The measures of a run over many steps.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "measure/last_values.hpp"
+#include "measure/slowdown.hpp"
 
 namespace sluice::train {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 TEST(SlowdownWatch, TellsOnceOfADriveThatStaysSlow) {
   SlowdownWatch watch;
@@ -46,6 +54,31 @@ TEST(SlowdownWatch, TakesShortStepsTogether) {
   }
   EXPECT_GE(since, 400);
   EXPECT_LT(since, 420);
+}
+
+TEST(LastValues, KeepsAllUntilItIsFull) {
+  LastValues<int> last(3);
+  EXPECT_THAT(last.values(), IsEmpty());
+  last.add(1);
+  last.add(2);
+  EXPECT_THAT(last.values(), ElementsAre(1, 2));
+}
+
+TEST(LastValues, KeepsTheLastOnes) {
+  LastValues<int> last(3);
+  last.add(1);
+  last.add(2);
+  for (int i = 3; i <= 100; ++i) {
+    last.add(i);
+    EXPECT_THAT(last.values(), UnorderedElementsAre(i - 2, i - 1, i));
+  }
+}
+
+TEST(LastValues, TakesNoMemoryAfterTheStart) {
+  LastValues<double> last(5);
+  const double* const at = last.values().data();
+  for (int i = 0; i < 50; ++i) last.add(i);
+  EXPECT_EQ(last.values().data(), at);
 }
 
 }  // namespace
