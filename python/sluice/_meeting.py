@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import ipaddress
 import json
+import logging
 import math
 import os
 import socket
@@ -13,7 +14,9 @@ import sys
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
@@ -21,6 +24,9 @@ from torch.distributed.rendezvous import rendezvous
 
 from ._environment.launcher import number
 
+log = logging.getLogger("sluice")
+
+_made: Callable[[], Any] = lambda: None  # the default group that join() made, while it is there
 _MEETING = datetime.timedelta(minutes=1)
 _LOOK_SECONDS = 0.01  # between looks of rank 0 at the store
 _STORE_ENDED = ("Connection reset", "Broken pipe", "got 0 bytes")  # while a rank connected to it
@@ -51,8 +57,23 @@ def join(ranks: int, backend: str, timeout: datetime.timedelta | None) -> None:
     where = f"{os.environ['MASTER_ADDR']}:{port}"
     limit = timeout or _MEETING
     meeting = _Meeting(own, ranks, where, limit.total_seconds())
+    global _made
     with Limit(limit.total_seconds() + _MORE_SECONDS, lambda: meeting.failed("a call of the store, or of Gloo, has not come back")):
         meeting.join(backend, timeout)
+    _made = weakref.ref(dist.group.WORLD)
+
+
+def warn_of_restarts() -> None:
+    """Warns where torchrun may start the ranks again, and they were not joined here."""
+    restarts = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")
+    if dist.get_rank() or restarts == "0" or _made() is dist.group.WORLD:
+        return
+    log.warning(
+        "the script, or a library that it uses, has joined the ranks by torch.distributed itself. When torchrun starts them again "
+        "(--max-restarts %s), PyTorch may look for ranks that have ended, and fail: call sluice.init_distributed() at the beginning of "
+        "the script, before TrainingArguments or Accelerator (docs/ranks.md, Restarts by torchrun)",
+        restarts,
+    )
 
 
 class _Meeting:

@@ -235,6 +235,7 @@ def groups() -> Groups:
     _world = weakref.ref(dist.group.WORLD)
     if _peers is None:
         store = dist.distributed_c10d.PrefixStore("sluice", dist.distributed_c10d._get_default_store())
+        _meeting.warn_of_restarts()
         _peers = Peers(dist.get_rank(), dist.get_world_size(), store, limit_seconds())
     set_doing("the start of an engine or a plan")
     _make_control()

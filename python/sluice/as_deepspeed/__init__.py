@@ -7,6 +7,7 @@ by DeepSpeed's names, and ``importlib.metadata`` a version: Transformers, Accele
 
 Variables of the environment that DeepSpeed's launcher sets for one process (``RANK``, ``LOCAL_RANK``, ``WORLD_SIZE``,
 ``MASTER_ADDR``, ``MASTER_PORT``) are set where they are missing, the port to one that is free. Raises ImportError where a deepspeed is imported already.
+A program that starts torchrun or another launcher gets a warning: the processes there are others.
 A name that Sluice lacks raises AttributeError, a module ModuleNotFoundError, and ``from deepspeed import NAME`` ImportError.
 """
 
@@ -28,6 +29,7 @@ import sluice
 
 from .._environment.launcher import take_variables
 from .._refusals import kind_of_missing, reason_of
+from . import _launchers
 
 __all__ = ["PROVIDED_VERSION"]
 
@@ -147,6 +149,7 @@ def _provide() -> None:
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("MASTER_PORT", _free_port() if os.environ["WORLD_SIZE"] == "1" else "29500")
+    _launchers.watch()
 
 
 _provide()

@@ -6,6 +6,7 @@ names DeepSpeed has others.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from datetime import timedelta
 from types import ModuleType
@@ -17,6 +18,8 @@ import torch.distributed as dist
 from .._environment.launcher import local_rank
 from .._refusals import missing
 from .._training import calls, ranks
+
+log = logging.getLogger("sluice")
 
 __all__ = [
     "all_gather_coalesced",
@@ -49,13 +52,14 @@ def init_distributed(
 ) -> None:
     """Makes the default group of ``torch.distributed``, where there is none, from the ranks that a launcher (torchrun, mpirun, srun) started.
 
-    One process alone opens no port. ``dist_backend``: None or "gloo" for tensors in CPU memory; other names of torch's.
+    One process alone opens no port. ``dist_backend``: None or "gloo" for tensors in CPU memory; other names of torch's. "nccl"
+    without a GPU is "gloo" for one process, with a warning.
     ``timeout``, ``init_method``, ``rank``, ``world_size``: those of ``torch.distributed.init_process_group``; without them
     the environment's. Variables of mpirun and srun are always read (``auto_mpi_discovery``), and MPI itself is not asked;
     ``distributed_port`` is taken from ``MASTER_PORT``, or 29500; ``verbose`` and ``config`` are about DeepSpeed's log.
 
     Raises AssertionError where ``dist_init_required`` is False and there is no group, ValueError for a rank out of range, an
-    environment that cannot be, or "nccl" without a GPU, ConnectionError when the ranks have not met within ``timeout``, or without it a minute.
+    environment that cannot be, or "nccl" over several ranks without a GPU, ConnectionError when the ranks have not met within ``timeout``, or without it a minute.
     """
     if dist.is_initialized():
         return
@@ -66,7 +70,11 @@ def init_distributed(
         raise ValueError(f"rank is {rank} of {size} ranks: below that, or -1 for the environment's")
     backend = dist_backend or "gloo"
     if backend == "nccl" and not torch.cuda.is_available():
-        raise ValueError('dist_backend is "nccl", which is for GPUs, and PyTorch has none here: pass "gloo", or leave it out')
+        why = 'dist_backend is "nccl", which is for GPUs, and PyTorch has none here'
+        if size > 1:
+            raise ValueError(f'{why}: pass "gloo", or leave it out')
+        log.warning("%s: one process takes gloo", why)
+        backend = "gloo"
     if init_method is not None or (size > 1 and (rank >= 0 or world_size > 0)):
         dist.init_process_group(backend, init_method=init_method, timeout=timeout, rank=rank, world_size=world_size)
     elif size > 1:

@@ -28,12 +28,21 @@ os._exit(0)
 """
 
 
-def start_again(store: dist.TCPStore, restarts: list[int]) -> list[str]:
-    """The output of each of the ranks. ``restarts``: of the agent of each rank."""
-    common = {**os.environ, "WORLD_SIZE": str(len(restarts)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
-    common["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-    own = [{"RANK": str(rank), "TORCHELASTIC_RESTART_COUNT": str(count)} for rank, count in enumerate(restarts)]
-    ranks = [forked.Process(["-c", MEETING], {**common, **each}, merges_outputs=True) for each in own]
+# {} joins the ranks.
+ENGINE = """
+import os, sluice, torch, torch.distributed as dist
+{}
+config = {{"train_micro_batch_size_per_gpu": 1, "optimizer": {{"type": "AdamW"}}, "sluice": {{"device": "host"}}}}
+engine, *_ = sluice.initialize(model=torch.nn.Linear(2, 2), config=config)
+engine.destroy()
+dist.destroy_process_group()
+"""
+
+
+def outputs(code: str, port: int, own: list[dict[str, str]], **variables: str) -> list[str]:
+    """Of each of the ranks. ``own``: its variables."""
+    common = {**os.environ, "WORLD_SIZE": str(len(own)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **variables}
+    ranks = [forked.Process(["-c", code], {**common, "RANK": str(rank), **each}, merges_outputs=True) for rank, each in enumerate(own)]
     try:
         return [rank.communicate(MOST_SECONDS)[0] for rank in ranks]
     finally:
@@ -45,7 +54,24 @@ def start_again(store: dist.TCPStore, restarts: list[int]) -> list[str]:
 def test_ranks_meet_in_a_store_that_an_earlier_start_has_written_to() -> None:
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, timeout=datetime.timedelta(seconds=20), wait_for_workers=False)
     for restarts in ([0, 0, 0], [0, 1, 0], [1, 1, 2]):
-        assert start_again(store, restarts) == 3 * ["sum of ranks 3\n"]
+        own = [{"TORCHELASTIC_RESTART_COUNT": str(count)} for count in restarts]
+        assert outputs(MEETING, store.port, own, TORCHELASTIC_USE_AGENT_STORE="True") == 3 * ["sum of ranks 3\n"]
+
+
+@pytest.mark.parametrize(
+    ("join", "restarts", "warns"),
+    [
+        ("dist.init_process_group('gloo')", "2", True),
+        ("dist.init_process_group('gloo')", "0", False),
+        ("sluice.init_distributed()", "2", False),
+        ("", "2", False),
+    ],
+)
+def test_a_group_that_may_not_survive_a_restart_is_told(join: str, restarts: str, warns: bool) -> None:
+    first, second = outputs(ENGINE.format(join), free_port(), [{}, {}], TORCHELASTIC_MAX_RESTARTS=restarts)
+    assert first.count("call sluice.init_distributed()") == int(warns), first
+    assert first.count(f"--max-restarts {restarts}") == int(warns)
+    assert second == ""
 
 
 @pytest.mark.long

@@ -53,9 +53,16 @@ def test_arguments_that_mean_nothing_here_are_errors(alone: None) -> None:
         comm.init_distributed(rank=1, world_size=1)
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match='pass "gloo"'):
-            comm.init_distributed(dist_backend="nccl")
+            comm.init_distributed(dist_backend="nccl", rank=0, world_size=2)
     with pytest.raises(TypeError, match="prof"):
         comm.all_gather_into_tensor(torch.zeros(1), torch.zeros(1), prof=True)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="NCCL is for GPUs")
+def test_one_process_without_a_gpu_takes_gloo_for_nccl(alone: None, caplog: pytest.LogCaptureFixture) -> None:
+    comm.init_distributed(dist_backend="nccl")
+    assert comm.get_backend() == "gloo"
+    assert "one process takes gloo" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["config", "constants", "utils", "reduce_op", "comms_logger"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -147,6 +148,42 @@ def test_a_script_runs_as_the_main_program(tmp_path: Path) -> None:
     (tmp_path / "beside_module.py").write_text("import sys, deepspeed; print(__name__, sys.argv[1:], deepspeed.__version__)")
     result = python("-m", "sluice.as_deepspeed", "-m", "beside_module", "x", PYTHONPATH=f"{tmp_path}:{os.environ['PYTHONPATH']}")
     assert result.stdout == "__main__ ['x'] 0.19.8+sluice\n"
+
+
+def test_a_program_that_starts_a_launcher_is_told() -> None:
+    commands = [
+        ["/opt/bin/torchrun", "--nproc-per-node", "2", "train.py"],
+        [sys.executable, "-m", "torch.distributed.run", "train.py"],
+        ["accelerate", "launch", "train.py"],
+        ["deepspeed", "train.py"],
+        ["torchrun", "-m", "sluice.as_deepspeed", "train.py"],
+        ["accelerate", "env"],
+        [sys.executable, "-c", "pass"],
+        ["cat", "/opt/torchrun/notes"],
+    ]
+    code = (
+        "import pathlib, subprocess\n"
+        f"for command in {commands}:\n"
+        "    print(command, flush=True)\n"
+        "    try: subprocess.run(command, executable='/nowhere')\n"
+        "    except FileNotFoundError: pass\n"
+        "try: subprocess.run('FORCE=1 torchrun train.py', shell=True, executable='/nowhere')\n"
+        "except FileNotFoundError: pass\n"
+        "try: subprocess.run([pathlib.Path('/x/torchrun'), b'bytes.py'], executable='/nowhere')\n"
+        "except FileNotFoundError: pass\n"
+    )
+    result = python("-c", PRELUDE + code)
+    assert result.returncode == 0, result.stderr
+    started = re.findall("this program starts `(.*?)`", result.stderr)
+    assert started == [
+        "torchrun --nproc-per-node 2 train.py",
+        "torch.distributed.run train.py",
+        "accelerate launch train.py",
+        "deepspeed train.py",
+        "torchrun train.py",
+        "torchrun bytes.py",
+    ]
+    assert result.stderr.count("-m sluice.as_deepspeed SCRIPT") == len(started)
 
 
 @pytest.mark.parametrize("arguments", [["-h"], ["--help"], ["-m", "--help"]])
