@@ -7,6 +7,8 @@ import runpy
 import sys
 from collections.abc import Sequence
 
+from ._launchers import is_launcher, refusal
+
 _USAGE = "usage: python -m sluice.as_deepspeed script.py [arguments], or -m module [arguments]"
 
 
@@ -19,6 +21,8 @@ def main(arguments: Sequence[str]) -> None:
         return
     if not given or given[0].startswith("-"):
         sys.exit(_USAGE)
+    if is_launcher(given):
+        sys.exit(refusal(given[0]))
     sys.argv = given
     if is_module:
         runpy.run_module(given[0], run_name="__main__", alter_sys=True)

@@ -158,6 +158,8 @@ def test_a_program_that_starts_a_launcher_is_told() -> None:
         ["deepspeed", "train.py"],
         ["torchrun", "-m", "sluice.as_deepspeed", "train.py"],
         ["accelerate", "env"],
+        ["which", "torchrun"],
+        ["pip", "install", "deepspeed", "--upgrade"],
         [sys.executable, "-c", "pass"],
         ["cat", "/opt/torchrun/notes"],
     ]
@@ -184,6 +186,15 @@ def test_a_program_that_starts_a_launcher_is_told() -> None:
         "torchrun bytes.py",
     ]
     assert result.stderr.count("-m sluice.as_deepspeed SCRIPT") == len(started)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["-m", "torch.distributed.run", "train.py"], ["/opt/bin/torchrun", "train.py"], ["/opt/bin/accelerate", "launch", "train.py"]]
+)
+def test_a_launcher_is_refused(arguments: list[str]) -> None:
+    result = python("-m", "sluice.as_deepspeed", *arguments)
+    assert result.returncode == 1
+    assert "starts processes in which deepspeed is not Sluice. Start them as `torchrun" in result.stderr
 
 
 @pytest.mark.parametrize("arguments", [["-h"], ["--help"], ["-m", "--help"]])
