@@ -349,7 +349,7 @@ with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
 breaks = str(dict(torch._dynamo.utils.counters["graph_break"]))
 assert "get_ident" not in breaks, breaks
 assert "_current_graph_task_id" not in breaks, breaks
-# PyTorch 2.15 compiles the layers too, which 2.11 leaves alone.
+# PyTorch 2.13 and 2.15 compile the layers too, which 2.11 leaves alone.
 assert graphs == [3 if torch.__version__.startswith(("2.13.", "2.15.")) else 1] * 3, graphs
 """
 
